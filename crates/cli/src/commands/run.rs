@@ -1,0 +1,47 @@
+//! What the commands that follow a recipe share: the recipe, checked against everything, and its run directory.
+
+use crate::args::RecipeArgs;
+use crate::exit::{Blame, Failure};
+use crate::stage::{self, RunDir, Setup};
+use anyhow::anyhow;
+use spectrain_core::recipe::{Recipe, TargetFacts};
+use spectrain_data::prompts::Prompt;
+
+/// A run that may start.
+pub struct Run {
+    /// The resolved recipe.
+    pub recipe: Recipe,
+    /// The frozen target.
+    pub setup: Setup,
+    /// Prompts that the target answers.
+    pub prompts: Vec<Prompt>,
+    /// Held-out prompts.
+    pub questions: Vec<Prompt>,
+    /// Where files go.
+    pub dir: RunDir,
+}
+
+impl Run {
+    /// Refuses what can be refused, then makes the run directory; `may_fetch` lets a known target be brought.
+    pub fn prepare(args: RecipeArgs, may_fetch: bool) -> Result<Self, Failure> {
+        let device = stage::device(&args.device)?;
+        let recipe = Recipe::load(&args.recipe, &args.sets).request()?;
+        stage::check_training(&recipe)?;
+        let prompts = stage::read_questions(&recipe.data.prompts)?;
+        let questions = stage::read_questions(&recipe.eval.prompts)?;
+        if let Some(answers) = recipe.data.answers.as_ref().filter(|a| !a.is_file()) {
+            return Err(anyhow!("data.answers: {} is not there", answers.display())).request();
+        }
+        let target = stage::locate_target(&recipe.target.path, may_fetch)?;
+        let mut resolved = recipe.clone();
+        let setup = Setup::load(target, &device, |facts: &TargetFacts| {
+            recipe.check(facts)?;
+            resolved = recipe.resolved(facts);
+            Ok(())
+        })?;
+        let dir = RunDir::create(args.out, &resolved.name)?;
+        dir.write("recipe.toml", &resolved.to_toml())?;
+        dir.write_json("provenance.json", &setup.provenance(&resolved)?)?;
+        Ok(Self { recipe: resolved, setup, prompts, questions, dir })
+    }
+}

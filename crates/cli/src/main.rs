@@ -1,0 +1,22 @@
+//! The `spectrain` command: draft heads for speculative decoding, trained and measured in the exact verifier.
+
+mod args;
+mod commands;
+mod exit;
+mod progress;
+mod stage;
+
+use std::process::ExitCode;
+
+use args::{Cli, Command};
+use clap::Parser;
+
+fn main() -> ExitCode {
+    exit::report(match Cli::parse().command {
+        Command::Fit(args) => commands::fit::run(args),
+        Command::Generate(args) => commands::generate::run(args),
+        Command::Capture(args) => commands::capture::run(args),
+        Command::Eval(args) => commands::eval::run(args),
+        Command::Fetch(args) => commands::fetch::run(args),
+    })
+}

@@ -1,0 +1,82 @@
+//! The drafter against its target in the exact verifier.
+
+use super::setup::Setup;
+use crate::exit::{Blame, Failure};
+use crate::progress::Progress;
+use spectrain_core::rules::Rule;
+use spectrain_data::prompts::Prompt;
+use spectrain_draft::Checkpoint;
+use spectrain_verify::evaluate::{Evaluation, Question, Settings};
+
+/// What is measured.
+pub struct EvalPlan {
+    /// Rule at temperatures above zero.
+    pub rule: Rule,
+    /// One measurement each.
+    pub temperatures: Vec<f64>,
+    /// Drafted tokens a round.
+    pub length: usize,
+    /// Requests at once.
+    pub batch: usize,
+    /// Longest answer.
+    pub max_new_tokens: usize,
+    /// Seed of the draws.
+    pub seed: u64,
+}
+
+/// Measures `checkpoint` on `prompts`, once per temperature.
+pub fn evaluate(
+    setup: &Setup,
+    checkpoint: &Checkpoint,
+    prompts: &[Prompt],
+    plan: &EvalPlan,
+) -> Result<Vec<Evaluation>, Failure> {
+    let question = |p: &Prompt| Ok(Question { task: p.task.clone(), prompt: setup.encode(p)? });
+    let questions: Vec<Question> = prompts.iter().map(question).collect::<Result<_, Failure>>()?;
+    let mut proposer = checkpoint.proposer(&setup.target).request()?;
+    let stop = setup.template.stop_ids();
+    let mut results = Vec::new();
+    for &temperature in &plan.temperatures {
+        let rule = plan.rule.at(temperature);
+        let settings = Settings {
+            rule,
+            temperature,
+            length: plan.length,
+            batch: plan.batch,
+            max_new_tokens: plan.max_new_tokens,
+            seed: plan.seed,
+        };
+        let total = 2 * questions.len() * plan.max_new_tokens;
+        let progress = Progress::new(&format!("eval T={temperature} {rule}"), total as u64, "tokens at most");
+        let count = |tokens| progress.inc(tokens as u64);
+        let result = spectrain_verify::evaluate(&setup.target, proposer.as_mut(), &stop, &questions, &settings, count);
+        progress.finish();
+        results.push(result.work()?);
+    }
+    Ok(results)
+}
+
+/// The results for a person, one line each.
+pub fn table(results: &[Evaluation]) -> String {
+    let mut text = format!(
+        "{:>4}  {:<14} {:>6}  {:>23}  {:<32} {:>9} {:>9} {:>8}\n",
+        "T", "rule", "length", "tokens per target call", "accepted at 1, 2, …", "tokens/s", "plain/s", "speedup"
+    );
+    for r in results {
+        let a = &r.overall;
+        let headline = format!("{:.3} [{:.3}, {:.3}]", a.interval.estimate, a.interval.low, a.interval.high);
+        let prefix: Vec<String> = a.acceptance.accept_prefix.iter().map(|p| format!("{p:.3}")).collect();
+        text += &format!(
+            "{:>4}  {:<14} {:>6}  {:>23}  {:<32} {:>9.1} {:>9.1} {:>7.2}x\n",
+            r.temperature,
+            r.rule.name(),
+            r.length,
+            headline,
+            prefix.join(" "),
+            r.tokens_per_second,
+            r.plain_tokens_per_second,
+            r.speedup
+        );
+    }
+    text
+}

@@ -1,0 +1,173 @@
+//! The drafter learns from the store.
+
+use super::capture::store_dir;
+use super::setup::{RunDir, Setup};
+use crate::exit::{Blame, Failure};
+use crate::progress::Progress;
+use anyhow::{Context, anyhow};
+use spectrain_core::recipe::{Drafter, LossKind, Recipe};
+use spectrain_data::draft_vocab::{DraftVocab, count_tokens};
+use spectrain_data::store::{FeatureRow, StoreReader};
+use spectrain_draft::checkpoint::Provenance;
+use spectrain_draft::{Checkpoint, Eagle3, Eagle3Config, Eagle3Drafter, Objective};
+use spectrain_kernels::draft_loss::DraftLoss;
+use spectrain_train::{JsonLines, TrainConfig, TrainError, Trainer};
+use std::path::PathBuf;
+
+/// Refuses what this build cannot train yet, before any work.
+pub fn check(recipe: &Recipe) -> Result<(), Failure> {
+    let Drafter::Eagle3(drafter) = &recipe.drafter;
+    let refuse = |text: &str| Err(anyhow!(text.to_string())).request();
+    if drafter.train_head || drafter.train_embeddings {
+        return refuse("drafter.train_head and drafter.train_embeddings must be false: this build keeps both frozen");
+    }
+    if recipe.loss.temperature != 1.0 {
+        return refuse("loss.temperature must be 1: the store holds the target's normaliser at temperature 1");
+    }
+    Ok(())
+}
+
+/// Trains the recipe's drafter; returns the directory of the final checkpoint.
+pub fn train(setup: &Setup, recipe: &Recipe, run: &RunDir) -> Result<PathBuf, Failure> {
+    let rows = read_rows(setup, recipe, run)?;
+    let drafter = build(setup, recipe, &rows)?;
+    let objective = objective(recipe);
+    let config = config(recipe);
+    let device = setup.target.device().clone().autodiff();
+    let scales = tap_scales(&rows, drafter.config.taps.len());
+    let weights = Eagle3::init(&drafter.config, setup.target.norm().clone(), &scales, recipe.seed, &device);
+    let mut sink = JsonLines::create(&run.join("metrics.jsonl")).context("metrics.jsonl").work()?;
+    let trainer = Trainer { drafter: &drafter, objective: &objective, config: &config, rows: &rows };
+    let mut progress: Option<Progress> = None;
+    let mut provenance = provenance(setup, recipe);
+    let mut on_step = |update: spectrain_train::Update| {
+        let bar = progress.get_or_insert_with(|| Progress::new("train", update.total as u64, "steps"));
+        bar.message(format!("loss {:.3}", update.loss));
+        bar.inc(1);
+        let Some(weights) = update.checkpoint else { return Ok(()) };
+        provenance.step = update.step;
+        let dir = run.join(format!("checkpoints/step-{}", update.step));
+        save(weights, &drafter, &provenance, dir)
+    };
+    let trained = trainer.run(weights, &mut sink, &mut on_step);
+    if let Some(bar) = progress {
+        bar.finish();
+    }
+    let trained = trained
+        .map_err(|e| match e {
+            TrainError::Empty => anyhow!("{e}; finished stages are kept in {}", run.0.display()),
+            other => other.into(),
+        })
+        .work()?;
+    let best = run.join("best");
+    save(&trained, &drafter, &provenance, best.clone()).map_err(|e| anyhow!(e)).work()?;
+    Ok(best)
+}
+
+fn save(weights: &Eagle3, drafter: &Eagle3Drafter, provenance: &Provenance, dir: PathBuf) -> Result<(), String> {
+    std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    Checkpoint::save(&dir, weights, drafter, provenance).map_err(|e| e.to_string())
+}
+
+fn read_rows(setup: &Setup, recipe: &Recipe, run: &RunDir) -> Result<Vec<FeatureRow>, Failure> {
+    let store = StoreReader::open(&store_dir(recipe, run)).work()?;
+    let Drafter::Eagle3(drafter) = &recipe.drafter;
+    let taps = drafter.taps_for(setup.target.config().layers).unwrap_or_default();
+    if store.meta().target_hash != setup.target_hash || store.meta().taps != taps {
+        let dir = store_dir(recipe, run);
+        return Err(anyhow!("{} holds another target's features or other taps; capture again", dir.display()))
+            .request();
+    }
+    let mut rows = store.read_all().work()?;
+    for row in &mut rows {
+        cut(row, recipe.train.max_seq);
+    }
+    Ok(rows)
+}
+
+/// Cuts a conversation to `limit` tokens.
+fn cut(row: &mut FeatureRow, limit: usize) {
+    let n = row.ids.len();
+    if n > limit {
+        row.taps.truncate(row.taps.len() / n * limit);
+        row.last_hidden.truncate(row.last_hidden.len() / n * limit);
+        row.ids.truncate(limit);
+        row.loss_mask.truncate(limit);
+        row.logsumexp.truncate(limit);
+    }
+}
+
+fn build(setup: &Setup, recipe: &Recipe, rows: &[FeatureRow]) -> Result<Eagle3Drafter, Failure> {
+    let Drafter::Eagle3(recipe) = &recipe.drafter;
+    let vocab = setup.target.config().vocab_size;
+    let counts = count_tokens(rows.iter().map(|r| (r.ids.as_slice(), r.loss_mask.as_slice())), vocab).work()?;
+    let supervised: u64 = counts.iter().sum();
+    let draft_vocab = DraftVocab::from_counts(&counts, recipe.draft_vocab.size(vocab)).work()?;
+    let (size, share) = (draft_vocab.d2t.len(), 100.0 * draft_vocab.coverage(&counts));
+    eprintln!("train: {supervised} supervised tokens; the draft vocabulary of {size} covers {share:.1} % of them");
+    let taps = recipe.taps_for(setup.target.config().layers).unwrap_or_default();
+    let config = Eagle3Config::for_target(&setup.target, taps, size, recipe.norm_before_residual);
+    Ok(Eagle3Drafter::new(config, draft_vocab, &setup.target))
+}
+
+/// Median over rows of the root mean square of each tap. The median, since first tokens carry huge activations.
+fn tap_scales(rows: &[FeatureRow], taps: usize) -> Vec<f32> {
+    const SAMPLE: usize = 4096;
+    let mut squares = vec![Vec::new(); taps];
+    for row in rows {
+        let width = row.taps.len() / row.ids.len() / taps;
+        for (i, tap) in row.taps.chunks_exact(width).enumerate().take(SAMPLE) {
+            let square: f32 = tap.iter().map(|v| v.to_f32() * v.to_f32()).sum();
+            squares[i % taps].push((square / width as f32).sqrt());
+        }
+        if squares[0].len() >= SAMPLE {
+            break;
+        }
+    }
+    squares
+        .into_iter()
+        .map(|mut all| {
+            all.sort_by(f32::total_cmp);
+            all[all.len() / 2].max(1e-6)
+        })
+        .collect()
+}
+
+fn objective(recipe: &Recipe) -> Objective {
+    let loss = match recipe.loss.kind {
+        LossKind::Lk => DraftLoss::Lk,
+        LossKind::Kl => DraftLoss::Kl,
+    };
+    Objective { loss, step_weights: recipe.loss.weights().into_iter().map(|w| w as f32).collect() }
+}
+
+fn config(recipe: &Recipe) -> TrainConfig {
+    let t = &recipe.train;
+    TrainConfig {
+        epochs: t.epochs,
+        batch_tokens: t.batch_tokens,
+        learning_rate: t.learning_rate,
+        warmup_ratio: t.warmup_ratio,
+        betas: (t.betas[0], t.betas[1]),
+        eps: t.eps,
+        weight_decay: t.weight_decay,
+        clip_norm: t.clip_norm,
+        validation_share: t.validation_share,
+        log_every: t.log_every,
+        checkpoint_every: t.checkpoint_every,
+        seed: recipe.seed,
+    }
+}
+
+fn provenance(setup: &Setup, recipe: &Recipe) -> Provenance {
+    Provenance {
+        target_hash: setup.target_hash.clone(),
+        tokenizer_hash: setup.tokenizer.content_hash().to_string(),
+        target: setup.dir.display().to_string(),
+        rule: recipe.verifier.rule.to_string(),
+        guarantee: recipe.verifier.rule.guarantee().to_string(),
+        loss: format!("{} at temperature {}", recipe.loss.kind, recipe.loss.temperature),
+        step: 0,
+        version: env!("CARGO_PKG_VERSION").to_string(),
+    }
+}

@@ -1,0 +1,13 @@
+//! The mathematics and the text side of spectrain, free of Burn: what is accepted, what is lost, what a number means.
+//!
+//! Every tensor form elsewhere is checked against the plain f64 functions here.
+
+pub mod chat;
+pub mod loss;
+pub mod process;
+pub mod recipe;
+pub mod rng;
+pub mod rules;
+pub mod stats;
+pub mod tokenizer;
+pub mod tree;

@@ -1,0 +1,203 @@
+//! The tables of a recipe: each key with its meaning, its type and its default on one line.
+
+use std::path::PathBuf;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::kinds::{DraftVocab, LossKind};
+use crate::rules::Rule;
+
+/// A table whose keys all have defaults.
+pub(super) trait Table: Default + DeserializeOwned {
+    /// Its keys, in order.
+    const KEYS: &'static [&'static str];
+}
+
+/// Declares a table: the struct, its defaults and the list of its keys from one place.
+macro_rules! table {
+    ($(#[$doc:meta])* $name:ident { $($(#[$key_doc:meta])* $key:ident: $type:ty = $default:expr,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct $name { $($(#[$key_doc])* pub $key: $type,)* }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($key: $default,)* }
+            }
+        }
+
+        impl Table for $name {
+            const KEYS: &'static [&'static str] = &[$(stringify!($key)),*];
+        }
+    };
+}
+
+table! {
+    /// `[target]`: the frozen model that the drafter is trained for.
+    Target {
+        /// A model directory, or a known name (`smollm2-135m-instruct`), which stands for `checkpoints/NAME` and is
+        /// fetched by `fit` if absent. Required.
+        path: String = String::new(),
+    }
+}
+
+table! {
+    /// `[data]`: the target's answers.
+    Data {
+        /// Prompts, one JSON object a line.
+        prompts: PathBuf = "data/prompts.jsonl".into(),
+        /// An existing file of the target's answers; if set, none are generated.
+        answers: Option<PathBuf> = None,
+        /// Answer tokens wanted; the prompts are cycled through until they are reached.
+        answer_tokens: usize = 100_000,
+        /// Longest answer, in tokens.
+        max_new_tokens: usize = 192,
+        /// Longest prompt with its template, in tokens; longer ones are left out.
+        max_prompt_tokens: usize = 512,
+        /// Conversations answered at once.
+        batch: usize = 64,
+        /// Sampling temperature of the answers that are not greedy.
+        temperature: f64 = 1.0,
+        /// Part of the answers that is written greedily, in 0..=1; the rest is sampled at `temperature`.
+        greedy_share: f64 = 0.5,
+    }
+}
+
+table! {
+    /// `[store]`: the target's features on disk.
+    Store {
+        /// Directory of the feature store; if not set, `store` in the run directory.
+        dir: Option<PathBuf> = None,
+        /// Tokens, padding included, of one capture pass of the target.
+        batch_tokens: usize = 4096,
+        /// Tokens of one Parquet shard.
+        shard_tokens: usize = 32_768,
+    }
+}
+
+/// `[drafter]`: the kind of drafter with its own keys.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Drafter {
+    /// `kind = "eagle3"`, the default.
+    Eagle3(Eagle3),
+}
+
+impl Drafter {
+    /// The kinds, as recipes name them.
+    pub(super) const KINDS: &'static [&'static str] = &["eagle3"];
+}
+
+table! {
+    /// EAGLE-3: fused taps of the target and one decoder layer, run on its own output from the second step on.
+    Eagle3 {
+        /// The target's hidden states that are fused: id i < n is what enters layer i, id n is the last hidden before
+        /// the final norm, for n layers. If not set, [2, n/2, n−3] for n ≥ 8.
+        taps: Option<Vec<usize>> = None,
+        /// Draft vocabulary: the most frequent tokens of the supervised answers, or `"full"` (or 0) for all.
+        draft_vocab: DraftVocab = DraftVocab::Top(8192),
+        /// Whether the residual stream carries the normed features instead of the raw ones.
+        norm_before_residual: bool = false,
+        /// Whether the head, which starts as the target's rows, is trained.
+        train_head: bool = false,
+        /// Whether the embeddings, which start as the target's, are trained.
+        train_embeddings: bool = false,
+    }
+}
+
+impl Eagle3 {
+    /// The taps for a target of `layers` layers: those set, else the default [2, n/2, n−3], which exists for n ≥ 8.
+    pub fn taps_for(&self, layers: usize) -> Option<Vec<usize>> {
+        self.taps.clone().or_else(|| (layers >= 8).then(|| vec![2, layers / 2, layers - 3]))
+    }
+}
+
+table! {
+    /// `[verifier]`: the rule that the drafter will serve under.
+    Verifier {
+        /// `"token"`, `"block"`, `"greedy"` or `"sampled-match"`.
+        rule: Rule = Rule::Token,
+        /// Sampling temperature in service; 0 is greedy decoding.
+        temperature: f64 = 1.0,
+    }
+}
+
+table! {
+    /// `[loss]`: what is minimised.
+    Loss {
+        /// `"lk"` (−log of the acceptance probability) or `"kl"`.
+        kind: LossKind = LossKind::Lk,
+        /// Temperature of the target's and the drafter's distribution in the loss.
+        temperature: f64 = 1.0,
+        /// Unroll steps: drafted tokens that one row of training imitates.
+        unroll: usize = 4,
+        /// Weight of unroll step k is `step_decay`^k, k from 0.
+        step_decay: f64 = 0.8,
+        /// Weights of the unroll steps, one each; if set, `step_decay` is not read.
+        step_weights: Option<Vec<f64>> = None,
+    }
+}
+
+impl Loss {
+    /// The weight of each unroll step, `unroll` of them, not normalised.
+    pub fn weights(&self) -> Vec<f64> {
+        let decayed = || {
+            (0..self.unroll).scan(1.0, |next, _| {
+                let weight = *next;
+                *next *= self.step_decay;
+                Some(weight)
+            })
+        };
+        self.step_weights.clone().unwrap_or_else(|| decayed().collect())
+    }
+}
+
+table! {
+    /// `[train]`: AdamW under a linear warm-up and a cosine decay to 0.
+    Train {
+        /// Passes over the training conversations.
+        epochs: usize = 6,
+        /// Tokens, padding included, of one optimiser step.
+        batch_tokens: usize = 2048,
+        /// Longest training row, in tokens; what is longer is cut at its end.
+        max_seq: usize = 1024,
+        /// Learning rate after the warm-up.
+        learning_rate: f64 = 5e-4,
+        /// Part of all steps that warms up, in 0..1.
+        warmup_ratio: f64 = 0.04,
+        /// AdamW's decay of the first and second moment.
+        betas: [f64; 2] = [0.9, 0.95],
+        /// AdamW's addend to the denominator.
+        eps: f64 = 1e-8,
+        /// AdamW's decoupled weight decay.
+        weight_decay: f64 = 0.0,
+        /// Largest global L2 norm of the gradient; larger ones are scaled down to it.
+        clip_norm: f64 = 0.5,
+        /// Part of the conversations held back for validation, in 0..1.
+        validation_share: f64 = 0.05,
+        /// Steps between checkpoints; 0 writes one at the end only.
+        checkpoint_every: usize = 0,
+        /// Steps between lines of metrics.
+        log_every: usize = 10,
+    }
+}
+
+table! {
+    /// `[eval]`: the drafter against its target in the exact verifier, on prompts it was not trained on.
+    Eval {
+        /// Held-out prompts, one JSON object a line.
+        prompts: PathBuf = "eval/heldout.jsonl".into(),
+        /// Prompts taken, from the start of the file.
+        limit: usize = 24,
+        /// Longest answer, in tokens.
+        max_new_tokens: usize = 96,
+        /// Drafted tokens a round (a chain of this length, the bonus token not counted).
+        length: usize = 5,
+        /// Temperatures, one evaluation each: 0 under the greedy rule, others under `verifier.rule`.
+        temperatures: Vec<f64> = vec![0.0, 1.0],
+        /// Requests at once.
+        batch: usize = 8,
+    }
+}

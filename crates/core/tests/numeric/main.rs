@@ -1,0 +1,16 @@
+//! Losses, statistics and random numbers against the worked vectors, finite differences and exact enumeration.
+
+#![allow(clippy::unwrap_used)]
+
+mod bootstrap;
+mod calibration;
+mod chain;
+mod chi_square;
+mod gradients;
+mod lengths;
+mod lookup;
+mod losses;
+mod renewal;
+mod rng;
+mod schedule;
+mod vectors;

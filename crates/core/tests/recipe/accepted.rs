@@ -1,0 +1,221 @@
+//! Recipes that are right.
+
+use std::path::{Path, PathBuf};
+
+use spectrain_core::recipe::{DraftVocab, Drafter, Eagle3, LossKind, Recipe};
+use spectrain_core::rules::Rule;
+
+use crate::{SMOLLM2, parse_with, set};
+
+fn eagle3(recipe: &Recipe) -> &Eagle3 {
+    let Drafter::Eagle3(drafter) = &recipe.drafter;
+    drafter
+}
+
+const RESOLVED: &str = r#"name = "run"
+seed = 0
+
+[target]
+path = "tiny"
+
+[data]
+prompts = "data/prompts.jsonl"
+answer_tokens = 100000
+max_new_tokens = 192
+max_prompt_tokens = 512
+batch = 64
+temperature = 1.0
+greedy_share = 0.5
+# answers is not set
+
+[store]
+batch_tokens = 4096
+shard_tokens = 32768
+# dir is not set
+
+[drafter]
+kind = "eagle3"
+draft_vocab = 8192
+norm_before_residual = false
+train_head = false
+train_embeddings = false
+# taps is not set
+
+[verifier]
+rule = "token"
+temperature = 1.0
+
+[loss]
+kind = "lk"
+temperature = 1.0
+unroll = 4
+step_decay = 0.8
+# step_weights is not set
+
+[train]
+epochs = 6
+batch_tokens = 2048
+max_seq = 1024
+learning_rate = 0.0005
+warmup_ratio = 0.04
+betas = [0.9, 0.95]
+eps = 0.00000001
+weight_decay = 0.0
+clip_norm = 0.5
+validation_share = 0.05
+checkpoint_every = 0
+log_every = 10
+
+[eval]
+prompts = "eval/heldout.jsonl"
+limit = 24
+max_new_tokens = 96
+length = 5
+temperatures = [0.0, 1.0]
+batch = 8
+"#;
+
+#[test]
+fn the_smallest_recipe_shows_every_default() {
+    let recipe = set(&[]).unwrap();
+    assert_eq!(recipe.to_toml(), RESOLVED);
+    assert_eq!(recipe.check(&SMOLLM2), Ok(()));
+}
+
+#[test]
+fn the_resolved_recipe_reads_back_as_itself() {
+    let sets = [
+        "seed=9223372036854775807",
+        "data.answers=runs/a b/answers.parquet",
+        "store.dir=\"features\"",
+        "drafter.taps=[1, 5, 9]",
+        "drafter.draft_vocab=full",
+        "verifier.rule=sampled-match",
+        "loss.kind=kl",
+        "loss.step_weights=[1, 0.5, 0.25, 0]",
+        "train.eps=1.25e-9",
+        "train.learning_rate=0.1",
+        "eval.temperatures=[0.7]",
+    ];
+    for sets in [&sets[..], &[]] {
+        let recipe = set(sets).unwrap();
+        assert_eq!(Recipe::parse(&recipe.to_toml(), "other.toml", &[]).unwrap(), recipe);
+    }
+    assert_ne!(set(&[]).unwrap(), set(&["seed=1"]).unwrap());
+}
+
+#[test]
+fn overrides_replace_what_the_file_says() {
+    let recipe = parse_with("[train]\nepochs = 2\nlog_every = 5\n", &["train.epochs=9"]).unwrap();
+    assert_eq!((recipe.train.epochs, recipe.train.log_every), (9, 5));
+}
+
+#[test]
+fn a_later_override_wins() {
+    assert_eq!(set(&["train.epochs=9", "train.epochs=3"]).unwrap().train.epochs, 3);
+}
+
+#[test]
+fn overrides_read_bare_words_and_paths_as_strings() {
+    let recipe = set(&["data.prompts=../my data/p=1.jsonl", "target.path=hf-dir", "name = b"]).unwrap();
+    assert_eq!(recipe.data.prompts, Path::new("../my data/p=1.jsonl"));
+    assert_eq!((recipe.target.path.as_str(), recipe.name.as_str()), ("hf-dir", "b"));
+}
+
+#[test]
+fn an_override_that_looks_like_a_date_is_a_name() {
+    assert_eq!(set(&["name=2026-08-22"]).unwrap().name, "2026-08-22");
+}
+
+#[test]
+fn overrides_can_complete_a_recipe() {
+    let recipe = Recipe::parse("", "r.toml", &["name=x".into(), "target.path=y".into()]).unwrap();
+    assert_eq!(recipe.target.path, "y");
+}
+
+#[test]
+fn whole_numbers_do_for_fractions() {
+    let recipe = set(&["data.greedy_share=1", "eval.temperatures=[0, 1]"]).unwrap();
+    assert_eq!((recipe.data.greedy_share, recipe.eval.temperatures), (1.0, vec![0.0, 1.0]));
+}
+
+#[test]
+fn inline_tables_and_dotted_keys_are_tables() {
+    let text = "name = 'x'\ntarget.path = 'y'\ntrain = { epochs = 2 }\n";
+    assert_eq!(Recipe::parse(text, "r.toml", &[]).unwrap().train.epochs, 2);
+}
+
+#[test]
+fn a_full_draft_vocabulary_has_two_spellings() {
+    for spelling in ["0", "full", "\"full\""] {
+        let recipe = set(&[&format!("drafter.draft_vocab={spelling}")]).unwrap();
+        assert_eq!(eagle3(&recipe).draft_vocab, DraftVocab::Full);
+        assert_eq!(eagle3(&recipe).draft_vocab.size(97), 97);
+    }
+    assert_eq!(eagle3(&set(&[]).unwrap()).draft_vocab.size(97), 8192);
+}
+
+#[test]
+fn default_taps_follow_the_target() {
+    let recipe = set(&[]).unwrap();
+    let drafter = eagle3(&recipe);
+    assert_eq!(drafter.taps_for(30), Some(vec![2, 15, 27]));
+    assert_eq!(drafter.taps_for(8), Some(vec![2, 4, 5]));
+    assert_eq!(drafter.taps_for(7), None);
+    assert_eq!(eagle3(&recipe.resolved(&SMOLLM2)).taps, Some(vec![2, 15, 27]));
+}
+
+#[test]
+fn taps_reach_the_last_hidden() {
+    let recipe = set(&["drafter.taps=[0, 30]"]).unwrap();
+    assert_eq!(recipe.check(&SMOLLM2), Ok(()));
+}
+
+#[test]
+fn step_weights_decay_unless_they_are_explicit() {
+    let weights = set(&["loss.step_decay=0.5", "loss.unroll=3"]).unwrap().loss.weights();
+    assert_eq!(weights, [1.0, 0.5, 0.25]);
+    let weights = set(&["loss.unroll=2", "loss.step_weights=[3, 1]"]).unwrap().loss.weights();
+    assert_eq!(weights, [3.0, 1.0]);
+}
+
+#[test]
+fn kinds_are_named_as_in_recipes() {
+    for rule in [Rule::Token, Rule::Block, Rule::Greedy, Rule::SampledMatch] {
+        assert_eq!(rule.to_string().parse::<Rule>().unwrap(), rule);
+    }
+    assert_eq!(Rule::SampledMatch.to_string(), "sampled-match");
+    assert_eq!(LossKind::Lk.to_string(), "lk");
+}
+
+#[test]
+fn every_rule_is_greedy_at_temperature_0() {
+    assert_eq!(Rule::Token.at(0.0), Rule::Greedy);
+    assert_eq!(Rule::SampledMatch.at(0.6), Rule::SampledMatch);
+}
+
+#[test]
+fn a_greedy_verifier_is_a_whole_recipe() {
+    let sets = ["verifier.rule=greedy", "verifier.temperature=0", "eval.temperatures=[0]"];
+    assert_eq!(set(&sets).unwrap().verifier.rule, Rule::Greedy);
+}
+
+#[test]
+fn every_recipe_of_the_project_parses() {
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../recipes");
+    let recipes: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(!recipes.is_empty());
+    for path in recipes {
+        let recipe = Recipe::load(&path, &[]).unwrap();
+        assert_eq!(path.file_stem().unwrap().to_str(), Some(recipe.name.as_str()));
+        assert_eq!(Recipe::parse(&recipe.to_toml(), "resolved", &[]).unwrap(), recipe);
+    }
+}
+
+#[test]
+fn the_reference_recipe_fits_its_target() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes/smollm2-eagle3.toml");
+    let recipe = Recipe::load(&path, &[]).unwrap();
+    assert_eq!(recipe.check(&SMOLLM2), Ok(()));
+    assert_eq!(eagle3(&recipe).taps_for(30), Eagle3::default().taps_for(30));
+}

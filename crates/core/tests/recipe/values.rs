@@ -1,0 +1,141 @@
+//! Values that are refused: out of range, at odds with each other, or unfit for the target.
+
+use spectrain_core::recipe::TargetFacts;
+
+use crate::{SMOLLM2, refused, set, set_refused};
+
+/// Overrides that parse but do not fit the target → the message.
+#[track_caller]
+fn unfit(sets: &[&str], facts: TargetFacts, message: &str) {
+    assert_eq!(set(sets).unwrap().check(&facts).unwrap_err().to_string(), message);
+}
+
+#[test]
+fn counts_of_0() {
+    for key in [
+        "data.answer_tokens",
+        "data.max_new_tokens",
+        "data.max_prompt_tokens",
+        "data.batch",
+        "store.batch_tokens",
+        "store.shard_tokens",
+        "loss.unroll",
+        "train.epochs",
+        "train.log_every",
+        "eval.limit",
+        "eval.max_new_tokens",
+        "eval.length",
+        "eval.batch",
+    ] {
+        set_refused(&format!("{key}=0"), &format!("{key} is 0; it must be at least 1"));
+    }
+}
+
+#[test]
+fn values_out_of_range() {
+    for (one, message) in [
+        ("data.greedy_share=1.5", "data.greedy_share is 1.5; it must be from 0 to 1"),
+        ("data.greedy_share=nan", "data.greedy_share is NaN; it must be from 0 to 1"),
+        ("data.temperature=0", "data.temperature is 0.0; it must be a number above 0"),
+        ("loss.temperature=inf", "loss.temperature is inf; it must be a number above 0"),
+        ("loss.step_decay=1.1", "loss.step_decay is 1.1; it must be above 0 and at most 1"),
+        ("train.learning_rate=-1e-4", "train.learning_rate is -0.0001; it must be a number above 0"),
+        ("train.eps=0", "train.eps is 0.0; it must be a number above 0"),
+        ("train.clip_norm=0", "train.clip_norm is 0.0; it must be a number above 0"),
+        ("train.warmup_ratio=1", "train.warmup_ratio is 1.0; it must be at least 0 and below 1"),
+        ("train.validation_share=1", "train.validation_share is 1.0; it must be at least 0 and below 1"),
+        ("train.betas=[0.9, 1.0]", "train.betas is [0.9, 1.0]; it must be two numbers, at least 0 and below 1"),
+        ("train.weight_decay=-0.1", "train.weight_decay is -0.1; it must be 0 or more"),
+        ("train.max_seq=5", "train.max_seq is 5; it must be at least 6, loss.unroll + 2"),
+        ("train.batch_tokens=512", "train.batch_tokens is 512; it must be at least train.max_seq, 1024"),
+        ("verifier.temperature=-1", "verifier.temperature is -1.0; it must be 0 or more"),
+        ("eval.temperatures=[]", "eval.temperatures is []; it must be one temperature or more"),
+        ("eval.temperatures=[-1]", "eval.temperatures is [-1.0]; it must be numbers of 0 or more"),
+        ("eval.temperatures=[1, 1]", "eval.temperatures is [1.0, 1.0]; it must be distinct"),
+    ] {
+        set_refused(one, message);
+    }
+}
+
+#[test]
+fn names_that_are_no_directory() {
+    let right = "it must be a plain directory name of letters, digits, '-', '_' and '.'";
+    for name in ["", "..", ".hidden", "a/b", "a b", "é"] {
+        let error = set(&[&format!("name='{name}'")]).unwrap_err().to_string();
+        assert_eq!(error, format!("--set name='{name}': name is {name:?}; {right}"));
+    }
+}
+
+#[test]
+fn step_weights_that_do_not_fit_the_unroll() {
+    refused(
+        "[loss]\nunroll = 3\nstep_weights = [1.0, 0.5]\n",
+        "r.toml:6: loss.step_weights is [1.0, 0.5]; it must be one weight for each of the 3 unroll steps (loss.unroll)",
+    );
+    let right = "it must be weights of 0 or more, not all 0";
+    set_refused("loss.step_weights=[0, 0, 0, 0]", &format!("loss.step_weights is [0.0, 0.0, 0.0, 0.0]; {right}"));
+    set_refused("loss.step_weights=[1, -1, 0, 0]", &format!("loss.step_weights is [1.0, -1.0, 0.0, 0.0]; {right}"));
+}
+
+#[test]
+fn a_greedy_rule_at_a_temperature() {
+    refused(
+        "[verifier]\nrule = 'greedy'\n",
+        "r.toml:4: verifier.temperature is 1.0; it must be 0 under verifier.rule = \"greedy\"",
+    );
+    refused(
+        "[verifier]\nrule = 'greedy'\ntemperature = 0\n",
+        "r.toml: eval.temperatures is [0.0, 1.0]; it must be [0.0] under verifier.rule = \"greedy\"",
+    );
+}
+
+#[test]
+fn taps_repeated_or_none() {
+    refused(
+        "[drafter]\ntaps = [2, 5, 2]\n",
+        "r.toml:5: drafter.taps is [2, 5, 2]; 2 is repeated, but ids must be distinct",
+    );
+    set_refused("drafter.taps=[]", "drafter.taps is []; it must be one id or more");
+}
+
+#[test]
+fn taps_out_of_range() {
+    unfit(
+        &["drafter.taps=[2, 15, 31]"],
+        SMOLLM2,
+        "--set drafter.taps=[2, 15, 31]: drafter.taps is [2, 15, 31]; 31 is out of range, ids must be from 0 to 30 for a target of 30 layers",
+    );
+}
+
+#[test]
+fn a_small_target_without_taps() {
+    unfit(
+        &[],
+        TargetFacts { layers: 7, ..SMOLLM2 },
+        "r.toml: drafter.taps is not set, and there is a default for targets of 8 layers or more only; it must be distinct ids from 0 to 7",
+    );
+}
+
+#[test]
+fn a_draft_vocabulary_larger_than_the_target_s() {
+    let small = TargetFacts { vocab: 97, ..SMOLLM2 };
+    unfit(
+        &["drafter.draft_vocab=98"],
+        small,
+        "--set drafter.draft_vocab=98: drafter.draft_vocab is 98; it must be \"full\" or at most the target's vocabulary, 97",
+    );
+    unfit(
+        &[],
+        small,
+        "r.toml: drafter.draft_vocab is 8192; it must be \"full\" or at most the target's vocabulary, 97",
+    );
+    assert_eq!(set(&["drafter.draft_vocab=97"]).unwrap().check(&small), Ok(()));
+}
+
+#[test]
+fn a_recipe_changed_in_code_is_checked_again() {
+    let mut recipe = set(&[]).unwrap();
+    recipe.loss.unroll = 0;
+    let error = recipe.check(&SMOLLM2).unwrap_err();
+    assert_eq!((error.key.as_str(), error.message.as_str()), ("loss.unroll", "is 0; it must be at least 1"));
+}

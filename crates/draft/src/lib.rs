@@ -1,0 +1,13 @@
+//! Drafters in Burn: one module a kind, the same code in training and at run time.
+
+pub mod batch;
+pub mod checkpoint;
+pub mod eagle3;
+pub mod objective;
+pub mod proposer;
+
+pub use batch::TrainBatch;
+pub use checkpoint::{Checkpoint, CheckpointError};
+pub use eagle3::{Eagle3, Eagle3Config, Eagle3Drafter, Eagle3Proposer};
+pub use objective::{Objective, StepLoss};
+pub use proposer::{Draft, Observed, Proposer};

@@ -1,0 +1,152 @@
+//! The plain path: ordinary batched decoding, the oracle that every speculative text is compared with.
+//!
+//! A batch is refilled as soon as a request ends: a new request's prompt runs in the same pass as the single tokens of
+//! the others, which packed rows make free of padding.
+
+use crate::sample::choose;
+use crate::{KvCache, Llama, SlotRows};
+use burn::tensor::Tensor;
+use rayon::prelude::*;
+use spectrain_core::rng::{Key, Purpose};
+use spectrain_kernels::rope::indices;
+
+/// A prompt to answer.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// Number that keys the random draws; also names the completion.
+    pub id: u64,
+    /// Prompt token ids, not empty.
+    pub prompt: Vec<u32>,
+    /// Most tokens to write.
+    pub max_new_tokens: usize,
+    /// Sampling temperature; 0 is greedy.
+    pub temperature: f64,
+    /// Seed of the draws.
+    pub seed: u64,
+}
+
+impl Request {
+    /// Key of the draw for the token at absolute position `position`.
+    pub fn key(&self, position: usize, purpose: Purpose) -> Key {
+        Key::new(self.seed, self.id, position as u64, purpose)
+    }
+}
+
+/// Why an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finish {
+    /// A stop token, which is the answer's last.
+    Stop,
+    /// The length cap.
+    Length,
+}
+
+/// An answer.
+#[derive(Debug, Clone)]
+pub struct Completion {
+    /// The request's number.
+    pub id: u64,
+    /// Written tokens, a stop token included.
+    pub ids: Vec<u32>,
+    /// Why it ended.
+    pub finish: Finish,
+}
+
+/// Decodes requests in batches.
+pub struct Decoder<'a> {
+    /// The model.
+    pub target: &'a Llama,
+    /// Tokens that end an answer.
+    pub stop: &'a [u32],
+    /// Requests at a time.
+    pub batch: usize,
+}
+
+struct Active {
+    request: Request,
+    answer: Vec<u32>,
+}
+
+impl Active {
+    /// Tokens the cache does not hold yet.
+    fn pending(&self, cached: usize) -> &[u32] {
+        if cached == 0 { &self.request.prompt } else { &self.answer[self.answer.len() - 1..] }
+    }
+
+    fn finish(&self, stop: &[u32]) -> Option<Finish> {
+        let last = self.answer.last()?;
+        if stop.contains(last) {
+            return Some(Finish::Stop);
+        }
+        (self.answer.len() >= self.request.max_new_tokens).then_some(Finish::Length)
+    }
+}
+
+impl Decoder<'_> {
+    /// Answers `requests`, none of which needs more than `capacity` tokens of prompt and answer. They are taken as
+    /// slots become free; `done` is called as each ends, `progress` with the tokens written by each pass.
+    pub fn run(
+        &self,
+        requests: impl IntoIterator<Item = Request>,
+        capacity: usize,
+        mut done: impl FnMut(Completion),
+        mut progress: impl FnMut(usize),
+    ) {
+        let mut waiting = requests.into_iter().fuse();
+        let mut slots: Vec<Option<Active>> = (0..self.batch).map(|_| None).collect();
+        let mut cache = self.target.cache(slots.len(), capacity);
+        loop {
+            for (slot, active) in slots.iter_mut().enumerate().filter(|(_, a)| a.is_none()) {
+                cache.clear(slot);
+                *active = waiting.next().map(|request| Active { request, answer: Vec::new() });
+            }
+            let written = self.pass(&mut slots, &mut cache);
+            if written == 0 {
+                return;
+            }
+            progress(written);
+            for slot in &mut slots {
+                if let Some(finish) = slot.as_ref().and_then(|a| a.finish(self.stop))
+                    && let Some(active) = slot.take()
+                {
+                    done(Completion { id: active.request.id, ids: active.answer, finish });
+                }
+            }
+        }
+    }
+
+    /// One forward pass over every active slot; each gains one token. Returns how many did.
+    fn pass(&self, slots: &mut [Option<Active>], cache: &mut KvCache) -> usize {
+        let mut ids = Vec::new();
+        let mut rows = Vec::new();
+        let mut last = Vec::new();
+        for (slot, active) in slots.iter().enumerate().filter_map(|(i, a)| a.as_ref().map(|a| (i, a))) {
+            let pending = active.pending(cache.len(slot));
+            ids.extend_from_slice(pending);
+            rows.push(SlotRows::chain(slot, pending.len()));
+            last.push(ids.len() - 1);
+        }
+        if ids.is_empty() {
+            return 0;
+        }
+        let plan = cache.plan(&rows);
+        let hidden = self.target.forward(&ids, &plan, cache, &[]).hidden;
+        rows.iter().for_each(|r| cache.commit(r.slot, r.rows));
+        let hidden = hidden.select(0, indices(last.iter().copied(), self.target.device()));
+        let logits = host_rows(self.target.logits(hidden));
+        let vocabulary = self.target.config().vocab_size;
+        slots.iter_mut().flatten().collect::<Vec<_>>().into_par_iter().zip(logits.par_chunks(vocabulary)).for_each(
+            |(active, logits)| {
+                let position = active.request.prompt.len() + active.answer.len();
+                let key = active.request.key(position, Purpose::Target);
+                active.answer.push(choose(logits, active.request.temperature, key));
+            },
+        );
+        rows.len()
+    }
+}
+
+/// Copies a tensor's rows to the host.
+pub fn host_rows(tensor: Tensor<2>) -> Vec<f32> {
+    tensor.into_data().try_to_vec().expect("an f32 tensor")
+}

@@ -1,0 +1,183 @@
+//! The Llama architecture on packed ragged rows.
+
+use crate::{KvCache, LlamaConfig, ModelError, SlotRows};
+use burn::tensor::{Device, Tensor, TensorData};
+use spectrain_data::weights::WeightDir;
+use spectrain_kernels::cached_attention::{CachedPlan, cached_attention};
+use spectrain_kernels::rms_norm::rms_norm;
+use spectrain_kernels::rope::{RopeTable, indices};
+use spectrain_kernels::swiglu::swiglu;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A frozen Llama-architecture model in f32.
+pub struct Llama {
+    config: LlamaConfig,
+    device: Device,
+    rope: Arc<RopeTable>,
+    /// `[vocabulary, hidden]`
+    embedding: Tensor<2>,
+    layers: Vec<Layer>,
+    norm: Tensor<1>,
+    /// `[hidden, vocabulary]`
+    head: Tensor<2>,
+}
+
+struct Layer {
+    input_norm: Tensor<1>,
+    /// Joint projection `[hidden, q | k | v]`.
+    qkv: Tensor<2>,
+    out: Tensor<2>,
+    post_norm: Tensor<1>,
+    /// Joint projection `[hidden, gate | up]`.
+    gate_up: Tensor<2>,
+    down: Tensor<2>,
+}
+
+/// What a forward pass leaves for the packed rows.
+pub struct Features {
+    /// Hidden states at the asked taps, `[rows, hidden]` each: tap `i < layers` enters layer `i`; tap `layers` is the
+    /// last hidden state before the final norm.
+    pub taps: Vec<Tensor<2>>,
+    /// Last hidden state after the final norm, the head's input, `[rows, hidden]`.
+    pub hidden: Tensor<2>,
+}
+
+impl Llama {
+    /// Loads a Hugging-Face-layout directory onto `device` in f32.
+    ///
+    /// # Errors
+    /// Unsupported configurations; missing, misshapen or truncated tensors, named.
+    pub fn load(dir: &Path, device: &Device) -> Result<Self, ModelError> {
+        Self::from_weights(&WeightDir::open(dir)?, device)
+    }
+
+    /// Builds the model from an opened directory.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn from_weights(weights: &WeightDir, device: &Device) -> Result<Self, ModelError> {
+        let config = LlamaConfig::from_json(weights.config_json())?;
+        let (h, heads) = (config.hidden_size, config.heads);
+        let vector = |name: &str| -> Result<Tensor<1>, ModelError> {
+            Ok(Tensor::from_data(TensorData::new(weights.tensor_f32(name, &[h])?, [h]), device))
+        };
+        let joint = |names: &[(String, usize)], input: usize| joint_projection(weights, names, input, device);
+        let layer = |i: usize| -> Result<Layer, ModelError> {
+            let name = |part: &str| format!("model.layers.{i}.{part}.weight");
+            let attention = |part: &str, width| (name(&format!("self_attn.{part}_proj")), width);
+            let (qw, kw) = (heads.query_width(), heads.key_width());
+            let mlp = |part: &str| (name(&format!("mlp.{part}_proj")), config.intermediate_size);
+            Ok(Layer {
+                input_norm: vector(&name("input_layernorm"))?,
+                qkv: joint(&[attention("q", qw), attention("k", kw), attention("v", kw)], h)?,
+                out: joint(&[attention("o", h)], qw)?,
+                post_norm: vector(&name("post_attention_layernorm"))?,
+                gate_up: joint(&[mlp("gate"), mlp("up")], h)?,
+                down: joint(&[(name("mlp.down_proj"), h)], config.intermediate_size)?,
+            })
+        };
+        let shape = [config.vocab_size, h];
+        let table = |name: &str| -> Result<Tensor<2>, ModelError> {
+            Ok(Tensor::from_data(TensorData::new(weights.tensor_f32(name, &shape)?, shape), device))
+        };
+        let embedding = table("model.embed_tokens.weight")?;
+        let head = if config.tied { embedding.clone() } else { table("lm_head.weight")? };
+        Ok(Self {
+            device: device.clone(),
+            rope: Arc::new(RopeTable::new(config.max_positions, heads.dim, config.rope_theta)),
+            embedding,
+            layers: (0..config.layers).map(layer).collect::<Result<_, _>>()?,
+            norm: vector("model.norm.weight")?,
+            head: head.transpose(),
+            config,
+        })
+    }
+
+    /// The model's sizes.
+    pub fn config(&self) -> &LlamaConfig {
+        &self.config
+    }
+
+    /// Where the weights live.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Rotary table, shared with drafters.
+    pub fn rope(&self) -> &Arc<RopeTable> {
+        &self.rope
+    }
+
+    /// Embedding matrix `[vocabulary, hidden]`.
+    pub fn embedding(&self) -> &Tensor<2> {
+        &self.embedding
+    }
+
+    /// Output head `[hidden, vocabulary]`.
+    pub fn head(&self) -> &Tensor<2> {
+        &self.head
+    }
+
+    /// Weight of the final norm `[hidden]`.
+    pub fn norm(&self) -> &Tensor<1> {
+        &self.norm
+    }
+
+    /// A cache for `slots` requests of up to `capacity` tokens.
+    pub fn cache(&self, slots: usize, capacity: usize) -> KvCache {
+        KvCache::new(self.config.layers, slots, capacity, self.config.heads, &self.device)
+    }
+
+    /// Runs the packed rows `ids` of `plan`, writing their keys and values to `cache` (committed by the caller).
+    pub fn forward(&self, ids: &[u32], plan: &Arc<CachedPlan>, cache: &mut KvCache, taps: &[usize]) -> Features {
+        let mut x = self.embedding.clone().select(0, indices(ids.iter().map(|&i| i as usize), &self.device));
+        let mut tapped = vec![None; taps.len()];
+        let mut tap = |layer: usize, x: &Tensor<2>| {
+            taps.iter().zip(&mut tapped).filter(|(t, _)| **t == layer).for_each(|(_, slot)| *slot = Some(x.clone()));
+        };
+        let eps = self.config.rms_norm_eps;
+        for (i, layer) in self.layers.iter().enumerate() {
+            tap(i, &x);
+            let qkv = rms_norm(x.clone(), layer.input_norm.clone(), eps).matmul(layer.qkv.clone());
+            let attended = cache.with_layer(i, |c| cached_attention(qkv, c, self.config.heads, &self.rope, plan));
+            x = x + attended.matmul(layer.out.clone());
+            let gated = swiglu(rms_norm(x.clone(), layer.post_norm.clone(), eps).matmul(layer.gate_up.clone()));
+            x = x + gated.matmul(layer.down.clone());
+        }
+        tap(self.layers.len(), &x);
+        let taps = tapped.into_iter().map(|t| t.expect("taps were checked against the layers")).collect();
+        Features { taps, hidden: rms_norm(x, self.norm.clone(), eps) }
+    }
+
+    /// Runs whole sequences without keeping a cache; rows are packed in the order of `sequences`.
+    pub fn forward_full(&self, sequences: &[&[u32]], taps: &[usize]) -> Features {
+        let capacity = sequences.iter().map(|s| s.len()).max().unwrap_or(0);
+        let mut scratch = KvCache::new(1, sequences.len(), capacity, self.config.heads, &self.device);
+        let rows: Vec<_> = sequences.iter().enumerate().map(|(slot, s)| SlotRows::chain(slot, s.len())).collect();
+        let plan = scratch.plan(&rows);
+        self.forward(&sequences.concat(), &plan, &mut scratch, taps)
+    }
+
+    /// Logits `[rows, vocabulary]` of head inputs `[rows, hidden]`.
+    pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
+        hidden.matmul(self.head.clone())
+    }
+}
+
+/// Reads `[out, input]` matrices and joins their transposes along the output: `[input, Σ out]`.
+fn joint_projection(
+    weights: &WeightDir,
+    names: &[(String, usize)],
+    input: usize,
+    device: &Device,
+) -> Result<Tensor<2>, ModelError> {
+    let mut joined = Vec::new();
+    for (name, out) in names {
+        joined.extend(weights.tensor_f32(name, &[*out, input])?);
+    }
+    let out = joined.len() / input;
+    let rows = Tensor::<2>::from_data(TensorData::new(joined, [out, input]), device);
+    // The product with a transposed copy is what the CPU backend multiplies fastest for few rows.
+    Ok((rows.transpose() * 1.0).reshape([input, out]))
+}

@@ -1,0 +1,294 @@
+//! Batched speculative decoding.
+//!
+//! A round is a transaction: the drafter writes provisional rows, the target writes provisional rows behind its
+//! committed ones, the verdict says how many of them stay, and only then do both caches and the text advance. A new
+//! request's prompt runs in the same target pass as the drafts of the others.
+
+use crate::judge::{Judge, Round};
+use rayon::prelude::*;
+use spectrain_core::rng::Purpose;
+use spectrain_core::rules::{RuleError, Verdict};
+use spectrain_core::stats::Round as Counts;
+use spectrain_draft::proposer::{Draft, Observed, Pick, Proposer};
+use spectrain_kernels::rope::indices;
+use spectrain_model::sample::choose;
+use spectrain_model::{Features, Finish, KvCache, Llama, Request, SlotRows, host_rows};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// A speculative decoder for chains.
+pub struct SpeculativeDecoder<'a> {
+    /// The model whose law the text follows.
+    pub target: &'a Llama,
+    /// Tokens that end an answer.
+    pub stop: &'a [u32],
+    /// Requests at a time.
+    pub batch: usize,
+    /// Drafted tokens per round.
+    pub length: usize,
+    /// How draft tokens are picked.
+    pub pick: Pick,
+    /// The acceptance rule.
+    pub judge: &'a Judge,
+}
+
+/// An answer and how it came about.
+#[derive(Debug, Clone)]
+pub struct Transcript {
+    /// The request's number.
+    pub id: u64,
+    /// Written tokens, a stop token included.
+    pub ids: Vec<u32>,
+    /// Why it ended.
+    pub finish: Finish,
+    /// Every verify call, after trimming at the end of the text; the prefill call and its token are not among them.
+    pub rounds: Vec<Counts>,
+    /// Rejections without residual mass that fell back to the target.
+    pub fallbacks: usize,
+}
+
+/// Where the time went.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Times {
+    /// Drafter passes, the rewriting of accepted rows included.
+    pub draft: Duration,
+    /// Target passes with their heads.
+    pub verify: Duration,
+    /// Distributions, acceptance tests and draws.
+    pub sample: Duration,
+    /// Commit, trimming and bookkeeping.
+    pub state: Duration,
+    /// Everything.
+    pub total: Duration,
+}
+
+struct Active {
+    request: Request,
+    answer: Vec<u32>,
+    rounds: Vec<Counts>,
+    fallbacks: usize,
+}
+
+impl Active {
+    fn newest(&self) -> Option<u32> {
+        self.answer.last().copied()
+    }
+
+    /// Appends what may stay of `tokens`, the first `accepted` of which were drafted; returns how many and the reason
+    /// if the text ends with them.
+    fn extend(&mut self, tokens: &[u32], stop: &[u32]) -> (usize, Option<Finish>) {
+        let room = self.request.max_new_tokens - self.answer.len();
+        let end = tokens.iter().position(|t| stop.contains(t)).map_or(tokens.len(), |i| i + 1);
+        let kept = end.min(room);
+        self.answer.extend_from_slice(&tokens[..kept]);
+        let stopped = self.newest().is_some_and(|t| stop.contains(&t));
+        let finish = if stopped { Some(Finish::Stop) } else { (kept == room).then_some(Finish::Length) };
+        (kept, finish)
+    }
+}
+
+/// One slot's part of a target pass.
+struct Entry {
+    slot: usize,
+    /// Rows of the packed pass.
+    rows: Range<usize>,
+    /// The proposal under test; `None` while the prompt is read.
+    draft: Option<Draft>,
+}
+
+/// Running state of a batch.
+struct Batch {
+    slots: Vec<Option<Active>>,
+    cache: KvCache,
+    times: Times,
+}
+
+impl SpeculativeDecoder<'_> {
+    /// Answers all `requests`; `done` is called as each ends.
+    ///
+    /// # Errors
+    /// [`RuleError`] when a distribution is none: a fault of the models, not of the request.
+    pub fn run(
+        &self,
+        requests: Vec<Request>,
+        proposer: &mut dyn Proposer,
+        mut done: impl FnMut(Transcript),
+    ) -> Result<Times, RuleError> {
+        let start = Instant::now();
+        let longest = requests.iter().map(|r| r.prompt.len() + r.max_new_tokens).max().unwrap_or(0);
+        let capacity = longest + self.length + 1;
+        let mut waiting: VecDeque<Request> = requests.into();
+        let slots: Vec<Option<Active>> = (0..self.batch.min(waiting.len())).map(|_| None).collect();
+        proposer.open(slots.len(), capacity);
+        let mut batch = Batch { cache: self.target.cache(slots.len(), capacity), slots, times: Times::default() };
+        loop {
+            self.admit(&mut batch, &mut waiting, proposer);
+            let entries = self.propose(&mut batch, proposer);
+            if entries.is_empty() {
+                batch.times.total = start.elapsed();
+                return Ok(batch.times);
+            }
+            let (features, logits) = self.target_pass(&mut batch, &entries, proposer.taps());
+            let verdicts = self.verdicts(&mut batch, &entries, &logits, proposer.draft_to_target())?;
+            self.commit(&mut batch, entries, verdicts, features, proposer, &mut done);
+        }
+    }
+
+    fn admit(&self, batch: &mut Batch, waiting: &mut VecDeque<Request>, proposer: &mut dyn Proposer) {
+        for (slot, active) in batch.slots.iter_mut().enumerate().filter(|(_, a)| a.is_none()) {
+            if let Some(request) = waiting.pop_front() {
+                batch.cache.clear(slot);
+                proposer.clear(slot);
+                *active = Some(Active { request, answer: Vec::new(), rounds: Vec::new(), fallbacks: 0 });
+            }
+        }
+    }
+
+    /// Drafts for every slot whose prompt was read, and lays out the rows of the target pass.
+    fn propose(&self, batch: &mut Batch, proposer: &mut dyn Proposer) -> Vec<Entry> {
+        let start = Instant::now();
+        let active = |slot: usize| batch.slots[slot].as_ref();
+        let drafting: Vec<usize> =
+            (0..batch.slots.len()).filter(|&s| active(s).is_some_and(|a| !a.answer.is_empty())).collect();
+        let uniform = |slot: usize, step: usize| {
+            let a = active(slot).expect("only active slots draft");
+            a.request.key(a.request.prompt.len() + a.answer.len() + step, Purpose::Draft).uniform()
+        };
+        let mut drafts = match drafting.is_empty() {
+            true => Vec::new().into_iter(),
+            false => proposer.draft(&drafting, self.length, self.pick, &uniform).into_iter(),
+        };
+        let mut entries = Vec::new();
+        let mut end = 0;
+        for (slot, active) in batch.slots.iter().enumerate().filter_map(|(i, a)| a.as_ref().map(|a| (i, a))) {
+            let draft = if active.answer.is_empty() { None } else { drafts.next() };
+            let rows = draft.as_ref().map_or(active.request.prompt.len(), |d| d.tokens.len() + 1);
+            entries.push(Entry { slot, rows: end..end + rows, draft });
+            end += rows;
+        }
+        batch.times.draft += start.elapsed();
+        entries
+    }
+
+    /// Runs prompts and drafts through the target: features of all rows, logits `[.., vocabulary]` of the last prompt
+    /// rows and of all drafted rows, in order.
+    fn target_pass(&self, batch: &mut Batch, entries: &[Entry], taps: &[usize]) -> (Features, Vec<f32>) {
+        let start = Instant::now();
+        let mut ids = Vec::new();
+        let mut judged = Vec::new();
+        for entry in entries {
+            let active = batch.slots[entry.slot].as_ref().expect("entries are active");
+            match &entry.draft {
+                None => {
+                    ids.extend_from_slice(&active.request.prompt);
+                    judged.push(entry.rows.end - 1);
+                }
+                Some(draft) => {
+                    ids.extend(active.newest());
+                    ids.extend_from_slice(&draft.tokens);
+                    judged.extend(entry.rows.clone());
+                }
+            }
+        }
+        let rows: Vec<SlotRows> = entries.iter().map(|e| SlotRows::chain(e.slot, e.rows.len())).collect();
+        let plan = batch.cache.plan(&rows);
+        let features = self.target.forward(&ids, &plan, &mut batch.cache, taps);
+        let hidden = features.hidden.clone().select(0, indices(judged, self.target.device()));
+        let logits = host_rows(self.target.logits(hidden));
+        batch.times.verify += start.elapsed();
+        (features, logits)
+    }
+
+    /// One verdict an entry; a prompt's is the first token of its answer, drawn as the plain path draws it.
+    fn verdicts(
+        &self,
+        batch: &mut Batch,
+        entries: &[Entry],
+        logits: &[f32],
+        d2t: &[u32],
+    ) -> Result<Vec<Verdict>, RuleError> {
+        let start = Instant::now();
+        let vocabulary = self.target.config().vocab_size;
+        let mut end = 0;
+        let work: Vec<(&Entry, &[f32])> = entries
+            .iter()
+            .map(|entry| {
+                let first = end;
+                end += if entry.draft.is_some() { entry.rows.len() } else { 1 };
+                (entry, &logits[first * vocabulary..end * vocabulary])
+            })
+            .collect();
+        let slots = &batch.slots;
+        let verdict = |(entry, logits): &(&Entry, &[f32])| {
+            let active = slots[entry.slot].as_ref().expect("entries are active");
+            let request = &active.request;
+            let position = request.prompt.len() + active.answer.len();
+            let (Some(draft), Some(root)) = (&entry.draft, active.newest()) else {
+                let token = choose(logits, request.temperature, request.key(position, Purpose::Target));
+                return Ok(Verdict { next: Some(token), ..Verdict::default() });
+            };
+            (self.judge)(&Round {
+                root,
+                position: position - 1,
+                draft,
+                d2t,
+                logits,
+                vocabulary,
+                temperature: request.temperature,
+                key: request.key(position, Purpose::Target),
+            })
+        };
+        let verdicts = work.par_iter().map(verdict).collect();
+        batch.times.sample += start.elapsed();
+        verdicts
+    }
+
+    /// Advances text and caches by what was accepted, and gives the drafter the true features of those tokens.
+    fn commit(
+        &self,
+        batch: &mut Batch,
+        entries: Vec<Entry>,
+        verdicts: Vec<Verdict>,
+        features: Features,
+        proposer: &mut dyn Proposer,
+        done: &mut impl FnMut(Transcript),
+    ) {
+        let start = Instant::now();
+        let mut observed = Vec::new();
+        let mut kept_rows = Vec::new();
+        for (entry, verdict) in entries.into_iter().zip(verdicts) {
+            let slot = &mut batch.slots[entry.slot];
+            let active = slot.as_mut().expect("entries are active");
+            let tokens: Vec<u32> = verdict.emitted().collect();
+            let (kept, finish) = active.extend(&tokens, self.stop);
+            if let Some(draft) = &entry.draft {
+                let accepted = verdict.accepted().min(kept);
+                active.rounds.push(Counts { drafted: draft.tokens.len(), accepted, committed: kept });
+                active.fallbacks += verdict.fallbacks;
+            }
+            if let Some(finish) = finish.or(verdict.next.is_none().then_some(Finish::Stop)) {
+                if let Some(Active { request, answer, rounds, fallbacks }) = slot.take() {
+                    done(Transcript { id: request.id, ids: answer, finish, rounds, fallbacks });
+                }
+                continue;
+            }
+            // Rows whose tokens are now committed: the whole prompt, or the root and the accepted drafts.
+            let rows = if entry.draft.is_some() { verdict.accepted() + 1 } else { entry.rows.len() };
+            let prompt = &active.request.prompt;
+            let next = if entry.draft.is_some() { tokens } else { [&prompt[1..], &tokens].concat() };
+            batch.cache.commit(entry.slot, rows);
+            kept_rows.extend(entry.rows.start..entry.rows.start + rows);
+            observed.push(Observed { slot: entry.slot, next });
+        }
+        batch.times.state += start.elapsed();
+        if kept_rows.is_empty() {
+            return;
+        }
+        let start = Instant::now();
+        let index = indices(kept_rows, self.target.device());
+        let taps = features.taps.into_iter().map(|t| t.select(0, index.clone())).collect();
+        proposer.observe(&observed, taps);
+        batch.times.draft += start.elapsed();
+    }
+}

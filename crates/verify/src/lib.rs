@@ -1,0 +1,8 @@
+//! The runtime: a drafter proposes, one target pass judges, and what was accepted is committed; then the figures.
+
+mod engine;
+pub mod evaluate;
+pub mod judge;
+
+pub use engine::{SpeculativeDecoder, Times, Transcript};
+pub use evaluate::{Evaluation, Settings, evaluate};

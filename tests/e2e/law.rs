@@ -1,0 +1,110 @@
+//! The law of what the verifier emits, drawn through the real batched code and compared with exact enumeration.
+
+use crate::support::{random_drafter, random_target};
+use burn::tensor::Device;
+use spectrain_core::rng::{Key, Purpose, sample_index};
+use spectrain_core::rules::{Proposal, Rule, ZeroResidual, keyed};
+use spectrain_core::rules::{RuleError, Verdict, token::verify};
+use spectrain_core::stats::chi_square::goodness_of_fit;
+use spectrain_draft::Eagle3Proposer;
+use spectrain_draft::proposer::Pick;
+use spectrain_kernels::softmax::probabilities;
+use spectrain_model::{Llama, Request, host_rows};
+use spectrain_verify::SpeculativeDecoder;
+use spectrain_verify::judge::{Judge, Round, judge};
+
+const VOCABULARY: usize = 8;
+const TOKENS: usize = 4;
+const DRAWS: usize = 160_000;
+const PROMPT: [u32; 3] = [1, 5, 2];
+
+/// Exact probability of every text of [`TOKENS`] tokens, in the order of base-[`VOCABULARY`] numbers.
+fn exact(target: &Llama) -> Vec<f64> {
+    let mut texts: Vec<(Vec<u32>, f64)> = vec![(PROMPT.to_vec(), 1.0)];
+    for _ in 0..TOKENS {
+        let sequences: Vec<&[u32]> = texts.iter().map(|(ids, _)| ids.as_slice()).collect();
+        let n = sequences[0].len();
+        let hidden = target.forward_full(&sequences, &[]).hidden;
+        let logits = host_rows(target.logits(hidden));
+        let last = |i: usize| &logits[(i * n + n - 1) * VOCABULARY..(i * n + n) * VOCABULARY];
+        let grown = texts.iter().enumerate().flat_map(|(i, (ids, mass))| {
+            let p = probabilities(last(i), 1.0);
+            (0..VOCABULARY).map(move |v| ([ids.as_slice(), &[v as u32]].concat(), mass * p[v])).collect::<Vec<_>>()
+        });
+        texts = grown.collect();
+    }
+    texts.into_iter().map(|(_, mass)| mass).collect()
+}
+
+/// p-value of the texts that the decoder wrote under `judge`.
+fn p_value(target: &Llama, judge: &Judge) -> f64 {
+    let device = Device::flex();
+    let (drafter, weights) = random_drafter(target, 6, 5, &device);
+    let mut proposer = Eagle3Proposer::new(drafter, &weights);
+    let requests = (0..DRAWS as u64)
+        .map(|id| Request { id, prompt: PROMPT.to_vec(), max_new_tokens: TOKENS, temperature: 1.0, seed: 99 })
+        .collect();
+    let decoder = SpeculativeDecoder { target, stop: &[], batch: 512, length: 3, pick: Pick::Sample(1.0), judge };
+    let mut observed = vec![0; VOCABULARY.pow(TOKENS as u32)];
+    let mut accepted = 0;
+    decoder
+        .run(requests, &mut proposer, |t| {
+            observed[t.ids.iter().fold(0, |n, &id| n * VOCABULARY + id as usize)] += 1;
+            accepted += t.rounds.iter().map(|r| r.accepted).sum::<usize>();
+        })
+        .unwrap();
+    assert!(accepted > DRAWS / 10, "hardly any draft was accepted, so the test would see nothing");
+    goodness_of_fit(&observed, &exact(target)).unwrap().p_value
+}
+
+#[test]
+fn token_rule_writes_the_targets_law() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = random_target(dir.path(), VOCABULARY, 3);
+    let p = p_value(&target, judge(Rule::Token).unwrap());
+    assert!(p > 1e-4, "p = {p:e}");
+}
+
+/// A rejected draft is replaced by a draw from `p` instead of the residual.
+fn resample_from_p(round: &Round) -> Result<Verdict, RuleError> {
+    let target = round.target();
+    let mut verdict = Verdict::default();
+    for (i, &token) in round.draft.tokens.iter().enumerate() {
+        let key = |purpose| Key::new(round.key.seed, round.key.request, (round.position + 1 + i) as u64, purpose);
+        let (p, q) = (target[i][token as usize], round.q(i)[token as usize]);
+        if key(Purpose::Accept).uniform() < p / q {
+            verdict.path.push(i + 1);
+            verdict.tokens.push(token);
+            continue;
+        }
+        verdict.next = Some(sample_index(&target[i], key(Purpose::Residual).uniform()) as u32);
+        return Ok(verdict);
+    }
+    let last = round.draft.tokens.len();
+    let key = Key::new(round.key.seed, round.key.request, (round.position + 1 + last) as u64, Purpose::Bonus);
+    verdict.next = Some(sample_index(&target[last], key.uniform()) as u32);
+    Ok(verdict)
+}
+
+/// The acceptance test reads a flatter `q` than the one the drafts were drawn from.
+fn wrong_q(round: &Round) -> Result<Verdict, RuleError> {
+    let flat = |i: usize| {
+        let weights: Vec<f64> = round.q(i).iter().map(|q| q.sqrt()).collect();
+        let total: f64 = weights.iter().sum();
+        weights.into_iter().map(|w| w / total).collect::<Vec<f64>>()
+    };
+    let rows: Vec<Vec<f64>> = (0..round.draft.q.len()).map(flat).collect();
+    let proposals: Vec<Proposal> = rows.iter().map(|q| Proposal::Sampled(q)).collect();
+    let mut chance = keyed(round.key.seed, round.key.request, round.position);
+    verify(&round.draft.tokens, &proposals, &round.target(), ZeroResidual::FallBack, &mut chance)
+}
+
+#[test]
+fn planted_bugs_are_seen_at_the_same_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = random_target(dir.path(), VOCABULARY, 3);
+    for (name, bug) in [("resample from p", &resample_from_p as &Judge), ("wrong q", &wrong_q)] {
+        let p = p_value(&target, bug);
+        assert!(p < 1e-8, "{name}: p = {p:e}");
+    }
+}

@@ -1,0 +1,9 @@
+//! End-to-end tests: the real code paths, against references and against each other. One binary, since each links Burn.
+#![allow(clippy::unwrap_used)]
+
+mod identity;
+mod law;
+mod parity;
+mod serve;
+mod support;
+mod training;

@@ -1,0 +1,94 @@
+//! Small targets, drafters and comparisons that several tests share.
+
+use burn::tensor::{Device, Tensor};
+use spectrain_core::rng::{Key, Purpose};
+use spectrain_data::draft_vocab::DraftVocab;
+use spectrain_data::weights::{F32Tensor, write_safetensors};
+use spectrain_draft::{Eagle3, Eagle3Config, Eagle3Drafter};
+use spectrain_model::Llama;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Relative bound on logits and hidden states: passes of different width round differently (design, decision 13).
+pub const BOUND: f64 = 2e-5;
+
+/// The reference target's directory; `None`, said aloud, where it is absent. In CI it must be there.
+pub fn smollm2() -> Option<PathBuf> {
+    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../checkpoints/smollm2-135m-instruct");
+    let dir = std::env::var_os("SPECTRAIN_SMOLLM2").map_or(default, PathBuf::from);
+    if dir.is_dir() {
+        return Some(dir);
+    }
+    assert!(std::env::var_os("CI").is_none(), "the reference target is not at {}", dir.display());
+    eprintln!("skipped: no reference target at {}; `spectrain fetch smollm2-135m-instruct` brings it", dir.display());
+    None
+}
+
+/// Asserts that `found` lies within `bound` of `expected`, in parts of the range of `expected`.
+pub fn assert_close(what: &str, found: &[f32], expected: &[f32], bound: f64) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    let low = expected.iter().copied().fold(f32::INFINITY, f32::min);
+    let high = expected.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let range = f64::from(high - low);
+    for (i, (f, e)) in found.iter().zip(expected).enumerate() {
+        let off = f64::from((f - e).abs()) / range;
+        assert!(off <= bound, "{what}[{i}]: {f} against {e}, {off:.1e} of the range {range}");
+    }
+}
+
+/// Values of a float tensor.
+pub fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().try_to_vec().unwrap()
+}
+
+/// Normal-looking noise, the same everywhere.
+pub fn noise(seed: u64, stream: u64, n: usize, scale: f64) -> Vec<f32> {
+    let key = Key::new(seed, stream, 0, Purpose::Init);
+    let sum = |i: usize| (0..4).map(|j| key.uniform_at((4 * i + j) as u64) - 0.5).sum::<f64>();
+    (0..n).map(|i| (sum(i) * scale * 3.0_f64.sqrt()) as f32).collect()
+}
+
+/// Writes a random Llama checkpoint of `vocab` tokens and loads it. Its distributions are far from uniform.
+pub fn random_target(dir: &Path, vocab: usize, seed: u64) -> Llama {
+    let (h, layers, heads, kv, dim, inter) = (32, 3, 4, 2, 8, 48);
+    let config = serde_json::json!({
+        "model_type": "llama", "hidden_size": h, "intermediate_size": inter, "num_hidden_layers": layers,
+        "num_attention_heads": heads, "num_key_value_heads": kv, "head_dim": dim, "vocab_size": vocab,
+        "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false,
+    });
+    std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
+    let mut tensors = Vec::new();
+    let mut add = |name: String, shape: &[usize], scale: f64| {
+        let n = shape.iter().product();
+        let stream = tensors.len() as u64;
+        let values = if scale == 0.0 { vec![1.0; n] } else { noise(seed, stream, n, scale) };
+        tensors.push((name, F32Tensor::new(shape, values)));
+    };
+    add("model.embed_tokens.weight".into(), &[vocab, h], 1.0);
+    add("lm_head.weight".into(), &[vocab, h], 0.35);
+    add("model.norm.weight".into(), &[h], 0.0);
+    for i in 0..layers {
+        let name = |part: &str| format!("model.layers.{i}.{part}.weight");
+        add(name("input_layernorm"), &[h], 0.0);
+        add(name("post_attention_layernorm"), &[h], 0.0);
+        add(name("self_attn.q_proj"), &[heads * dim, h], 0.3);
+        add(name("self_attn.k_proj"), &[kv * dim, h], 0.3);
+        add(name("self_attn.v_proj"), &[kv * dim, h], 0.3);
+        add(name("self_attn.o_proj"), &[h, heads * dim], 0.3);
+        add(name("mlp.gate_proj"), &[inter, h], 0.3);
+        add(name("mlp.up_proj"), &[inter, h], 0.3);
+        add(name("mlp.down_proj"), &[h, inter], 0.3);
+    }
+    write_safetensors(&dir.join("model.safetensors"), &tensors, &BTreeMap::new()).unwrap();
+    Llama::load(dir, &Device::flex()).unwrap()
+}
+
+/// An untrained EAGLE-3 drafter of `target` that can propose the first `draft_vocab` tokens.
+pub fn random_drafter(target: &Llama, draft_vocab: usize, seed: u64, device: &Device) -> (Eagle3Drafter, Eagle3) {
+    let config = Eagle3Config::for_target(target, vec![0, 1, 2], draft_vocab, false);
+    let mut counts = vec![0; target.config().vocab_size];
+    counts[..draft_vocab].fill(1);
+    let vocab = DraftVocab::from_counts(&counts, draft_vocab).unwrap();
+    let weights = Eagle3::init(&config, target.norm().clone(), &[1.0; 3], seed, device);
+    (Eagle3Drafter::new(config, vocab, target), weights)
+}
