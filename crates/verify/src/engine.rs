@@ -7,7 +7,7 @@
 use crate::judge::{Judge, Round};
 use rayon::prelude::*;
 use spectrain_core::rng::Purpose;
-use spectrain_core::rules::{RuleError, Verdict};
+use spectrain_core::rules::{Ask, Chance, RuleError, Verdict, keyed};
 use spectrain_core::stats::Round as Counts;
 use spectrain_draft::proposer::{Draft, Observed, Pick, Proposer};
 use spectrain_kernels::rope::indices;
@@ -153,7 +153,8 @@ impl SpeculativeDecoder<'_> {
             (0..batch.slots.len()).filter(|&s| active(s).is_some_and(|a| !a.answer.is_empty())).collect();
         let uniform = |slot: usize, step: usize| {
             let a = active(slot).expect("only active slots draft");
-            a.request.key(a.request.prompt.len() + a.answer.len() + step, Purpose::Draft).uniform()
+            let root = a.request.prompt.len() + a.answer.len() - 1;
+            keyed(a.request.seed, a.request.id, root).uniform(Ask { depth: step, purpose: Purpose::Draft, index: 0 })
         };
         let mut drafts = match drafting.is_empty() {
             true => Vec::new().into_iter(),

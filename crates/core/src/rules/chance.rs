@@ -47,25 +47,39 @@ pub struct Keyed {
     root_position: usize,
 }
 
-/// The source of one round, whose root token stands at the absolute position `root_position`: an event at depth `d`
-/// concerns the token at position `root_position + 1 + d`. The plain path draws position `t` by [`Key::race`] with
-/// purpose [`Purpose::Target`](crate::rng::Purpose::Target), stream 0: the very draw that sampled-match makes there.
+/// The source of one round, whose root token stands at the absolute position `root_position`.
+///
+/// The target's own draws are addressed by the position of the token they decide, so that they do not depend on where
+/// rounds begin: the plain path draws position `t` by [`Key::race`] with purpose [`Purpose::Target`], stream 0, the very
+/// draw that sampled-match makes there. All other draws are addressed by the round. A position may be drafted and
+/// judged again in the next round, and a rule whose verdict depends on tokens behind the accepted ones (block) would be
+/// biased if it met a number there that it has already used.
 pub fn keyed(seed: u64, request: u64, root_position: usize) -> Keyed {
     Keyed { seed, request, root_position }
 }
 
+/// Draws a round may make at one depth for one purpose: siblings, leaves.
+const DRAWS_PER_DEPTH: u64 = 1 << 20;
+
 impl Keyed {
-    fn key(&self, ask: Ask) -> Key {
-        Key::new(self.seed, self.request, (self.root_position + 1 + ask.depth) as u64, ask.purpose)
+    /// Key and stream of an event.
+    fn address(&self, ask: Ask) -> (Key, u64) {
+        let key = |position: usize| Key::new(self.seed, self.request, position as u64, ask.purpose);
+        match ask.purpose {
+            Purpose::Target => (key(self.root_position + 1 + ask.depth), ask.index as u64),
+            _ => (key(self.root_position), ask.depth as u64 * DRAWS_PER_DEPTH + ask.index as u64),
+        }
     }
 }
 
 impl Chance for Keyed {
     fn uniform(&mut self, ask: Ask) -> f64 {
-        self.key(ask).uniform_at(ask.index as u64)
+        let (key, stream) = self.address(ask);
+        key.uniform_at(stream)
     }
 
     fn draw(&mut self, ask: Ask, probabilities: &[f64]) -> usize {
-        self.key(ask).race(ask.index as u64, probabilities)
+        let (key, stream) = self.address(ask);
+        key.race(stream, probabilities)
     }
 }
