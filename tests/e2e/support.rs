@@ -4,7 +4,7 @@ use burn::tensor::{Device, Tensor};
 use spectrain_core::rng::{Key, Purpose};
 use spectrain_data::draft_vocab::DraftVocab;
 use spectrain_data::weights::{F32Tensor, write_safetensors};
-use spectrain_draft::{Eagle3, Eagle3Config, Eagle3Drafter};
+use spectrain_draft::{Eagle3, Eagle3Config, Eagle3Drafter, TapScale};
 use spectrain_model::Llama;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -89,6 +89,9 @@ pub fn random_drafter(target: &Llama, draft_vocab: usize, seed: u64, device: &De
     let mut counts = vec![0; target.config().vocab_size];
     counts[..draft_vocab].fill(1);
     let vocab = DraftVocab::from_counts(&counts, draft_vocab).unwrap();
-    let weights = Eagle3::init(&config, target.norm().clone(), &[1.0; 3], seed, device);
-    (Eagle3Drafter::new(config, vocab, target), weights)
+    // Sizes far from one, so that a forgotten fold would show.
+    let sizes = (0..3 * config.hidden_size).map(|i| [0.5, 2.0, 1.0][i % 3]).collect();
+    let scale = TapScale::new(sizes);
+    let weights = Eagle3::init(&config, target.norm().clone(), &scale, seed, device);
+    (Eagle3Drafter { scale, ..Eagle3Drafter::new(config, vocab, target) }, weights)
 }

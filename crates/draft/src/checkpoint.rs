@@ -122,7 +122,7 @@ impl Checkpoint {
         Ok(Self { config, vocab, provenance, file })
     }
 
-    /// Writes an EAGLE-3 drafter to `dir`, whole or not at all.
+    /// Writes an EAGLE-3 drafter to `dir`, whole or not at all; the scale of the taps is folded into its fusion.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -141,7 +141,7 @@ impl Checkpoint {
             ("provenance".into(), json(provenance)),
             ("guarantee".into(), provenance.guarantee.clone()),
         ]);
-        Ok(write_safetensors(&dir.join(FILE), &weights.to_named(&drafter.config), &metadata)?)
+        Ok(write_safetensors(&dir.join(FILE), &weights.folded(&drafter.scale).to_named(&drafter.config), &metadata)?)
     }
 
     /// Refuses a target that the drafter was not trained for.

@@ -8,6 +8,6 @@ pub mod proposer;
 
 pub use batch::TrainBatch;
 pub use checkpoint::{Checkpoint, CheckpointError};
-pub use eagle3::{Eagle3, Eagle3Config, Eagle3Drafter, Eagle3Proposer};
+pub use eagle3::{Eagle3, Eagle3Config, Eagle3Drafter, Eagle3Proposer, TapScale};
 pub use objective::{Objective, StepLoss};
 pub use proposer::{Draft, Observed, Proposer};

@@ -5,11 +5,12 @@ use super::setup::{RunDir, Setup};
 use crate::exit::{Blame, Failure};
 use crate::progress::Progress;
 use anyhow::{Context, anyhow};
+use half::bf16;
 use spectrain_core::recipe::{Drafter, LossKind, Recipe};
 use spectrain_data::draft_vocab::{DraftVocab, count_tokens};
 use spectrain_data::store::{FeatureRow, StoreReader};
 use spectrain_draft::checkpoint::Provenance;
-use spectrain_draft::{Checkpoint, Eagle3, Eagle3Config, Eagle3Drafter, Objective};
+use spectrain_draft::{Checkpoint, Eagle3, Eagle3Config, Eagle3Drafter, Objective, TapScale};
 use spectrain_kernels::draft_loss::DraftLoss;
 use spectrain_train::{JsonLines, TrainConfig, TrainError, Trainer};
 use std::path::PathBuf;
@@ -34,8 +35,7 @@ pub fn train(setup: &Setup, recipe: &Recipe, run: &RunDir) -> Result<PathBuf, Fa
     let objective = objective(recipe);
     let config = config(recipe);
     let device = setup.target.device().clone().autodiff();
-    let scales = tap_scales(&rows, drafter.config.taps.len());
-    let weights = Eagle3::init(&drafter.config, setup.target.norm().clone(), &scales, recipe.seed, &device);
+    let weights = Eagle3::init(&drafter.config, setup.target.norm().clone(), &drafter.scale, recipe.seed, &device);
     let mut sink = JsonLines::create(&run.join("metrics.jsonl")).context("metrics.jsonl").work()?;
     let trainer = Trainer { drafter: &drafter, objective: &objective, config: &config, rows: &rows };
     let mut progress: Option<Progress> = None;
@@ -107,30 +107,22 @@ fn build(setup: &Setup, recipe: &Recipe, rows: &[FeatureRow]) -> Result<Eagle3Dr
     eprintln!("train: {supervised} supervised tokens; the draft vocabulary of {size} covers {share:.1} % of them");
     let taps = recipe.taps_for(setup.target.config().layers).unwrap_or_default();
     let config = Eagle3Config::for_target(&setup.target, taps, size, recipe.norm_before_residual);
-    Ok(Eagle3Drafter::new(config, draft_vocab, &setup.target))
+    let drafter = Eagle3Drafter::new(config, draft_vocab, &setup.target);
+    Ok(Eagle3Drafter { scale: tap_scale(rows), ..drafter })
 }
 
-/// Median over rows of the root mean square of each tap. The median, since first tokens carry huge activations.
-fn tap_scales(rows: &[FeatureRow], taps: usize) -> Vec<f32> {
-    const SAMPLE: usize = 4096;
-    let mut squares = vec![Vec::new(); taps];
-    for row in rows {
-        let width = row.taps.len() / row.ids.len() / taps;
-        for (i, tap) in row.taps.chunks_exact(width).enumerate().take(SAMPLE) {
-            let square: f32 = tap.iter().map(|v| v.to_f32() * v.to_f32()).sum();
-            squares[i % taps].push((square / width as f32).sqrt());
-        }
-        if squares[0].len() >= SAMPLE {
-            break;
-        }
-    }
-    squares
-        .into_iter()
-        .map(|mut all| {
-            all.sort_by(f32::total_cmp);
-            all[all.len() / 2].max(1e-6)
-        })
-        .collect()
+/// Typical absolute value of every tapped dimension: medians, since first tokens carry huge activations.
+fn tap_scale(rows: &[FeatureRow]) -> TapScale {
+    const SAMPLE: usize = 2048;
+    let width = rows.first().map_or(0, |r| r.taps.len() / r.ids.len());
+    let every = (rows.iter().map(|r| r.ids.len()).sum::<usize>() / SAMPLE).max(1);
+    let tokens: Vec<&[bf16]> = rows.iter().flat_map(|r| r.taps.chunks_exact(width)).step_by(every).collect();
+    let median = |dimension: usize| {
+        let mut sizes: Vec<f32> = tokens.iter().map(|t| t[dimension].to_f32().abs()).collect();
+        sizes.sort_by(f32::total_cmp);
+        sizes[sizes.len() / 2].max(1e-3)
+    };
+    TapScale::new((0..width).map(median).collect())
 }
 
 fn objective(recipe: &Recipe) -> Objective {

@@ -105,6 +105,31 @@ pub struct Eagle3 {
     pub norm: Param<Tensor<1>>,
 }
 
+/// Typical size of every tapped dimension.
+///
+/// A few dimensions of a model's hidden states are hundreds of times larger than the rest. Training divides by the
+/// size, so that no dimension rules the fusion and one learning rate suits all; the division is folded into the stored
+/// fusion, which reads the taps as they are.
+#[derive(Debug, Clone)]
+pub struct TapScale(Vec<f32>);
+
+impl TapScale {
+    /// One size a dimension, `[taps · hidden]`, all positive.
+    pub fn new(sizes: Vec<f32>) -> Self {
+        Self(sizes)
+    }
+
+    /// No scaling for `width` dimensions.
+    pub fn none(width: usize) -> Self {
+        Self(vec![1.0; width])
+    }
+
+    /// The sizes as `[1, taps · hidden]`.
+    fn sizes(&self, device: &Device) -> Tensor<2> {
+        Tensor::from_data(TensorData::new(self.0.clone(), [1, self.0.len()]), device)
+    }
+}
+
 /// What the drafter shares with its target, on a plain device.
 #[derive(Clone)]
 pub struct Eagle3Drafter {
@@ -118,39 +143,54 @@ pub struct Eagle3Drafter {
     pub head: Tensor<2>,
     /// Rotary table.
     pub rope: Arc<RopeTable>,
+    /// What taps are divided by in training.
+    pub scale: TapScale,
 }
 
+/// Size of the layer's output matrices at the start, beside `1/√inputs`.
+const LAYER_SHARE: f64 = 0.1;
+/// Size of the fusion's random part at the start, beside `1/√inputs`.
+const FUSION_NOISE: f64 = 0.1;
+
 impl Eagle3 {
-    /// Fresh weights: uniform in `±1/√inputs`, norms of one, except that the final norm starts as `final_norm`, the
-    /// target's own, which is what the frozen head expects.
+    /// Fresh weights.
     ///
-    /// `tap_scales` are the typical root mean squares of the taps, one each: the fusion divides by them, because hidden
-    /// states inside a model may be hundreds wide, and the layer would drown in such a residual.
-    pub fn init(config: &Eagle3Config, final_norm: Tensor<1>, tap_scales: &[f32], seed: u64, device: &Device) -> Self {
+    /// The fusion starts as the last tap, shrunk to unit size, plus noise, and the final norm as `final_norm`, the
+    /// target's own: the residual stream then speaks the language that the frozen head reads, and what is left to learn
+    /// is the step to the next token. The layer starts small beside it. Everything else is uniform in `±1/√inputs`.
+    pub fn init(config: &Eagle3Config, final_norm: Tensor<1>, scale: &TapScale, seed: u64, device: &Device) -> Self {
         let h = config.hidden_size;
         let heads = config.heads();
-        let matrix = |index: u64, input: usize, output: usize| {
-            let bound = 1.0 / (input as f64).sqrt();
+        let random = |index: u64, input: usize, output: usize, size: f64| {
+            let bound = size / (input as f64).sqrt();
             let key = Key::new(seed, index, 0, Purpose::Init);
-            let values: Vec<f32> =
-                (0..input * output).map(|i| ((2.0 * key.uniform_at(i as u64) - 1.0) * bound) as f32).collect();
-            Tensor::<2>::from_data(TensorData::new(values, [input, output]), device)
+            let value = |i: usize| ((2.0 * key.uniform_at(i as u64) - 1.0) * bound) as f32;
+            (0..input * output).map(value).collect::<Vec<f32>>()
         };
-        let scales: Vec<f32> = tap_scales.iter().flat_map(|s| std::iter::repeat_n(1.0 / s, h)).collect();
-        let scales = Tensor::<2>::from_data(TensorData::new(scales, [config.taps.len() * h, 1]), device);
-        let fusion = matrix(0, config.taps.len() * h, h) * scales;
-        let matrix = |index, input, output| Param::from_data(matrix(index, input, output).into_data(), device);
+        let param = |values: Vec<f32>, output: usize| {
+            let input = values.len() / output;
+            Param::from_data(TensorData::new(values, [input, output]), device)
+        };
+        let matrix = |index, input, output| param(random(index, input, output, 1.0), output);
+        let small = |index, input, output| param(random(index, input, output, LAYER_SHARE), output);
         let ones = || Param::from_tensor(Tensor::<1>::ones([h], device));
+        let mut fusion = random(0, config.taps.len() * h, h, FUSION_NOISE);
+        let first = (config.taps.len() - 1) * h;
+        let last_tap = &scale.0[first..];
+        let size = (last_tap.iter().map(|s| s * s).sum::<f32>() / h as f32).sqrt();
+        for (i, s) in last_tap.iter().enumerate() {
+            fusion[(first + i) * h + i] += s / size;
+        }
         Self {
-            fc: Param::from_data(fusion.into_data(), device),
+            fc: param(fusion, h),
             input_layernorm: ones(),
             hidden_norm: ones(),
             q: matrix(1, 2 * h, heads.query_width()),
             kv: matrix(2, 2 * h, 2 * heads.key_width()),
-            o: matrix(3, heads.query_width(), h),
+            o: small(3, heads.query_width(), h),
             post_attention_layernorm: ones(),
             gate_up: matrix(4, h, 2 * config.intermediate_size),
-            down: matrix(5, config.intermediate_size, h),
+            down: small(5, config.intermediate_size, h),
             norm: Param::from_data(final_norm.into_data(), device),
         }
     }
@@ -158,6 +198,12 @@ impl Eagle3 {
     /// Step-0 hidden states `[rows, hidden]` of the target's taps `[rows, taps · hidden]`.
     pub fn fuse(&self, taps: Tensor<2>) -> Tensor<2> {
         taps.matmul(self.fc.val())
+    }
+
+    /// These weights for taps as the target gives them, when they were trained on taps divided by `scale`.
+    pub fn folded(&self, scale: &TapScale) -> Self {
+        let sizes = scale.sizes(&self.fc.val().device());
+        Self { fc: self.fc.clone().map(|fc| fc / sizes.transpose()), ..self.clone() }
     }
 
     /// The layer's input `[rows, 2 · hidden]` from token embeddings and hidden states `[rows, hidden]`.
@@ -189,7 +235,8 @@ impl Eagle3Drafter {
         let head = target.head().clone().transpose().select(0, rows).transpose();
         // A copy in the layout of a plain matrix: the product reads it row by row.
         let head = head * 1.0;
-        Self { embedding: target.embedding().clone(), head, rope: target.rope().clone(), config, vocab }
+        let scale = TapScale::none(config.taps.len() * config.hidden_size);
+        Self { embedding: target.embedding().clone(), head, rope: target.rope().clone(), config, vocab, scale }
     }
 
     /// Embeddings `[tokens, hidden]`, plain.
@@ -200,7 +247,7 @@ impl Eagle3Drafter {
     /// Unrolls `weights` over a batch and hands each step's head input `[queries, hidden]` to `step`.
     pub fn unroll(&self, weights: &Eagle3, batch: &TrainBatch, mut step: impl FnMut(usize, Tensor<2>)) {
         let (eps, heads) = (self.config.rms_norm_eps, self.config.heads());
-        let all = weights.fuse(batch.taps.clone());
+        let all = weights.fuse(batch.taps.clone() / self.scale.sizes(&batch.taps.device()));
         let joined = weights.join(self.embed(&batch.next), all.clone(), eps);
         let mut kv = joined.clone().matmul(weights.kv.val());
         let queries = indices(batch.plan.query_rows(), &all.device());

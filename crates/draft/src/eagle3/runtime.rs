@@ -23,11 +23,12 @@ pub struct Eagle3Proposer {
 }
 
 impl Eagle3Proposer {
-    /// Wraps trained weights; no gradient is recorded.
+    /// Wraps trained weights, which read taps divided by the drafter's scale; no gradient is recorded.
     pub fn new(drafter: Eagle3Drafter, weights: &Eagle3) -> Self {
         let device = drafter.embedding.device();
         let cache = KvCache::new(1, 0, 0, drafter.config.heads(), &device);
-        Self { drafter, weights: weights.valid().fork(&device), cache, newest: Vec::new() }
+        let weights = weights.folded(&drafter.scale).valid().fork(&device);
+        Self { drafter, weights, cache, newest: Vec::new() }
     }
 
     /// One pass of the layer over packed rows: hidden states after the layer `[rows, hidden]`.
