@@ -11,6 +11,7 @@ pub mod cached_attention;
 pub mod draft_loss;
 mod flex;
 mod matrix;
+pub mod memory;
 pub mod rms_norm;
 pub mod rope;
 mod simd;

@@ -12,6 +12,7 @@ use args::{Cli, Command};
 use clap::Parser;
 
 fn main() -> ExitCode {
+    spectrain_kernels::memory::keep_pages();
     exit::report(match Cli::parse().command {
         Command::Fit(args) => commands::fit::run(args),
         Command::Generate(args) => commands::generate::run(args),
