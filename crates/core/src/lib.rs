@@ -1,6 +1,7 @@
 //! The mathematics and the text side of spectrain, free of Burn: what is accepted, what is lost, what a number means.
 //!
 //! Every tensor form elsewhere is checked against the plain f64 functions here.
+#![warn(missing_docs)]
 
 pub mod chat;
 pub mod loss;
