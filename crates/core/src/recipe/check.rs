@@ -60,7 +60,6 @@ impl Recipe {
             ("data.max_prompt_tokens", data.max_prompt_tokens),
             ("data.batch", data.batch),
             ("store.batch_tokens", store.batch_tokens),
-            ("store.shard_tokens", store.shard_tokens),
             ("loss.unroll", loss.unroll),
             ("train.epochs", train.epochs),
             ("train.log_every", train.log_every),

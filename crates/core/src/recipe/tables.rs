@@ -70,10 +70,8 @@ table! {
     Store {
         /// Directory of the feature store; if not set, `store` in the run directory.
         dir: Option<PathBuf> = None,
-        /// Tokens, padding included, of one capture pass of the target.
+        /// Tokens of one capture pass of the target.
         batch_tokens: usize = 4096,
-        /// Tokens of one Parquet shard.
-        shard_tokens: usize = 32_768,
     }
 }
 
@@ -159,7 +157,7 @@ table! {
     Train {
         /// Passes over the training conversations.
         epochs: usize = 6,
-        /// Tokens, padding included, of one optimiser step.
+        /// Token rows of one optimiser step; there is no padding.
         batch_tokens: usize = 2048,
         /// Longest training row, in tokens; what is longer is cut at its end.
         max_seq: usize = 1024,

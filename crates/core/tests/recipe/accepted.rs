@@ -30,7 +30,6 @@ greedy_share = 0.5
 
 [store]
 batch_tokens = 4096
-shard_tokens = 32768
 # dir is not set
 
 [drafter]

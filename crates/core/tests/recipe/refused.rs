@@ -18,7 +18,7 @@ fn unknown_key_names_line_and_nearest_key() {
 fn unknown_keys_of_every_table() {
     for (line, key, table, nearest) in [
         ("[data]\nprompt = 'x'", "data.prompt", "[data]", "prompts"),
-        ("[store]\nshard = 3", "store.shard", "[store]", "shard_tokens"),
+        ("[store]\nbatch = 3", "store.batch", "[store]", "batch_tokens"),
         ("[drafter]\nknid = 'eagle3'", "drafter.knid", "[drafter]", "kind"),
         ("[drafter]\nvocab = 10", "drafter.vocab", "[drafter]", "draft_vocab"),
         ("[verifier]\nrules = 'token'", "verifier.rules", "[verifier]", "rule"),

@@ -18,7 +18,6 @@ fn counts_of_0() {
         "data.max_prompt_tokens",
         "data.batch",
         "store.batch_tokens",
-        "store.shard_tokens",
         "loss.unroll",
         "train.epochs",
         "train.log_every",
