@@ -24,7 +24,7 @@ pub struct Round<'a> {
     pub vocabulary: usize,
     /// Sampling temperature; not read by the greedy rule.
     pub temperature: f64,
-    /// Address of the request's draws: seed and request count, position and purpose are set by the rule.
+    /// Address of the request's draws: its seed and request matter, position and purpose are set by the rule.
     pub key: Key,
 }
 

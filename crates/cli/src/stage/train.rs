@@ -78,6 +78,10 @@ fn read_rows(setup: &Setup, recipe: &Recipe, run: &RunDir) -> Result<Vec<Feature
         return Err(anyhow!("{} holds another target's features or other taps; capture again", dir.display()))
             .request();
     }
+    if store.is_empty() {
+        let text = format!("{}; finished stages are kept in {}", TrainError::Empty, run.0.display());
+        return Err(anyhow!(text)).work();
+    }
     let mut rows = store.read_all().work()?;
     for row in &mut rows {
         cut(row, recipe.train.max_seq);
