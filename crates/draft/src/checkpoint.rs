@@ -38,6 +38,9 @@ pub struct Provenance {
     pub loss: String,
     /// Optimiser steps taken.
     pub step: usize,
+    /// Hash of everything that the weights depend on beside the step: a run with another one cannot go on from here.
+    #[serde(default)]
+    pub run: String,
     /// Version of this program.
     pub version: String,
 }

@@ -3,6 +3,7 @@
 pub mod batch;
 pub mod checkpoint;
 pub mod eagle3;
+mod numbered;
 pub mod objective;
 pub mod proposer;
 

@@ -3,11 +3,18 @@
 mod batches;
 mod clip;
 mod metrics;
+mod optimiser;
 mod schedule;
+pub mod snapshot;
+mod tensorboard;
 mod trainer;
+mod window;
 
 pub use batches::Batches;
 pub use clip::clip_global_norm;
-pub use metrics::{JsonLines, MetricSink, Record};
+pub use metrics::{JsonLines, MetricSink, Record, peak_memory_mib, read_records};
+pub use optimiser::{MatrixUpdate, OptimiserConfig};
 pub use schedule::Schedule;
-pub use trainer::{TrainConfig, TrainError, Trainer, Update};
+pub use snapshot::Snapshot;
+pub use tensorboard::TensorBoard;
+pub use trainer::{Due, Start, TrainConfig, TrainError, Trainer, Update};

@@ -1,12 +1,12 @@
 //! Where figures go. `metrics.jsonl` is the source of truth; other sinks show the same records.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Figures of one optimiser step, or of one validation.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// Figures of some optimiser steps, of one validation, or of one measurement in the verifier.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Record {
     /// After an optimiser step.
@@ -17,6 +17,8 @@ pub enum Record {
         epoch: f64,
         /// Weighted loss per supervised token, nats.
         loss: f64,
+        /// Loss of each unroll step, unweighted.
+        loss_step: Vec<f64>,
         /// Teacher-forced overlap of each unroll step: a proxy of acceptance, not a measurement.
         alpha_step: Vec<f64>,
         /// Learning rate.
@@ -25,6 +27,8 @@ pub enum Record {
         gradient_norm: f64,
         /// Supervised tokens per second since the last record.
         tokens_per_second: f64,
+        /// Largest resident memory of the process so far, MiB; `None` where the system does not say.
+        memory_mib: Option<f64>,
     },
     /// On the held-out conversations.
     Validation {
@@ -37,6 +41,30 @@ pub enum Record {
         /// Teacher-forced overlap of each unroll step.
         alpha_step: Vec<f64>,
     },
+    /// In the exact verifier, on prompts outside the training set.
+    Measured {
+        /// Optimiser steps the drafter had taken.
+        step: usize,
+        /// Sampling temperature.
+        temperature: f64,
+        /// Drafted tokens a round.
+        length: usize,
+        /// Committed tokens per target call.
+        tokens_per_target_call: f64,
+        /// Probability that the first k drafted tokens are all accepted, k from 1.
+        accept_prefix: Vec<f64>,
+        /// Probability that token k is accepted when all before it were, k from 1; it ends where no round got that far.
+        accept_cond: Vec<f64>,
+    },
+}
+
+impl Record {
+    /// Optimiser steps taken.
+    pub fn step(&self) -> usize {
+        match self {
+            Self::Step { step, .. } | Self::Validation { step, .. } | Self::Measured { step, .. } => *step,
+        }
+    }
 }
 
 /// A place for records.
@@ -46,6 +74,13 @@ pub trait MetricSink {
     /// # Errors
     /// When it cannot be stored.
     fn record(&mut self, record: &Record) -> io::Result<()>;
+}
+
+/// Every sink of a list gets every record.
+impl MetricSink for Vec<Box<dyn MetricSink>> {
+    fn record(&mut self, record: &Record) -> io::Result<()> {
+        self.iter_mut().try_for_each(|sink| sink.record(record))
+    }
 }
 
 /// One JSON object a line.
@@ -59,6 +94,54 @@ impl JsonLines {
     pub fn create(path: &Path) -> io::Result<Self> {
         Ok(Self(File::create(path)?))
     }
+
+    /// Writes behind what the file at `path` holds.
+    ///
+    /// # Errors
+    /// When the file cannot be opened.
+    pub fn append(path: &Path) -> io::Result<Self> {
+        Ok(Self(File::options().create(true).append(true).open(path)?))
+    }
+
+    /// Goes on in the file at `path` after the records of step `step`; later ones are dropped, and so is a last line
+    /// that was cut off. A file that is not there is started.
+    ///
+    /// # Errors
+    /// When the file cannot be read or written.
+    pub fn resume(path: &Path, step: usize) -> io::Result<Self> {
+        let text = text(path)?;
+        let early = |line: &&str| {
+            let record: Option<Record> = serde_json::from_str(line).ok();
+            record.is_some_and(|r| r.step() <= step && !matches!(r, Record::Measured { .. }))
+        };
+        let kept: usize = text.split_inclusive('\n').take_while(early).map(str::len).sum();
+        let lines = Self::append(path)?;
+        lines.0.set_len(kept as u64)?;
+        Ok(lines)
+    }
+}
+
+/// The records in the file at `path`, none if there is no file.
+///
+/// # Errors
+/// When the file cannot be read or a line is no record.
+pub fn read_records(path: &Path) -> io::Result<Vec<Record>> {
+    text(path)?.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
+}
+
+fn text(path: &Path) -> io::Result<String> {
+    match std::fs::read_to_string(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        read => read,
+    }
+}
+
+/// Largest resident memory of this process so far, MiB, where the system says so.
+pub fn peak_memory_mib() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib / 1024.0)
 }
 
 impl MetricSink for JsonLines {

@@ -1,13 +1,16 @@
 //! The loop: `for batch { forward → loss → backward → clip → step → log }`.
 
-use crate::{Batches, MetricSink, Record, Schedule, clip_global_norm};
+use crate::metrics::peak_memory_mib;
+use crate::snapshot::{self, Snapshot, SnapshotError};
+use crate::window::Window;
+use crate::{Batches, MetricSink, OptimiserConfig, Record, Schedule, clip_global_norm};
 use burn::module::Module;
-use burn::optim::{AdamWConfig, GradientsParams};
+use burn::optim::{GradientsParams, ModuleOptimizer};
 use spectrain_core::rng::{Key, Purpose};
 use spectrain_data::store::FeatureRow;
 use spectrain_draft::batch::packed_rows;
 use spectrain_draft::{Eagle3, Eagle3Drafter, Objective, StepLoss, TrainBatch};
-use std::time::Instant;
+use std::path::Path;
 
 /// Knobs of the loop.
 #[derive(Debug, Clone)]
@@ -20,12 +23,8 @@ pub struct TrainConfig {
     pub learning_rate: f64,
     /// Share of the steps that warm up.
     pub warmup_ratio: f64,
-    /// AdamW's decay rates of the two moments.
-    pub betas: (f64, f64),
-    /// AdamW's term in the denominator.
-    pub eps: f64,
-    /// Decoupled weight decay.
-    pub weight_decay: f64,
+    /// Update of the parameters.
+    pub optimiser: OptimiserConfig,
     /// Largest norm of all gradients together.
     pub clip_norm: f64,
     /// Share of the conversations that are held out.
@@ -52,6 +51,14 @@ pub enum TrainError {
         /// The value.
         loss: f64,
     },
+    /// It was asked to stop; a checkpoint holds where it stood.
+    #[error("stopped after step {step} of {total}")]
+    Stopped {
+        /// Optimiser steps taken.
+        step: usize,
+        /// Optimiser steps in all.
+        total: usize,
+    },
     /// A record or checkpoint could not be written.
     #[error("{0}")]
     Output(String),
@@ -67,8 +74,25 @@ pub struct Update<'a> {
     pub loss: f64,
     /// Supervised tokens of the step.
     pub tokens: usize,
-    /// Current weights, when a checkpoint is due.
-    pub checkpoint: Option<&'a Eagle3>,
+    /// Current weights, when a checkpoint is due, and the way to save the rest of the state beside them.
+    pub checkpoint: Option<Due<'a>>,
+}
+
+/// A checkpoint that is due.
+pub struct Due<'a> {
+    /// Weights to write.
+    pub weights: &'a Eagle3,
+    state: &'a dyn Fn(&Path) -> Result<(), SnapshotError>,
+}
+
+impl Due<'_> {
+    /// Writes what a resumed run needs to `dir/state`.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn save_state(&self, dir: &Path) -> Result<(), SnapshotError> {
+        (self.state)(dir)
+    }
 }
 
 /// Everything that stays the same during a run.
@@ -81,6 +105,44 @@ pub struct Trainer<'a> {
     pub config: &'a TrainConfig,
     /// Captured conversations.
     pub rows: &'a [FeatureRow],
+    /// Whether the run shall stop after the step at hand, with a checkpoint.
+    pub stop: &'a dyn Fn() -> bool,
+}
+
+/// Where a run starts.
+pub enum Start {
+    /// At step 0, with these weights, which live on an autodiff device.
+    Fresh(Eagle3),
+    /// Where an earlier run stood.
+    Resumed(Box<Snapshot>),
+}
+
+/// What changes from step to step.
+struct State {
+    weights: Eagle3,
+    optimiser: ModuleOptimizer,
+    /// Sums since the last record.
+    window: Window,
+}
+
+/// Figures of one step.
+struct Taken {
+    /// Weighted loss per supervised token.
+    loss: f64,
+    /// Norm of all gradients before clipping.
+    norm: f64,
+    /// Supervised tokens.
+    tokens: usize,
+}
+
+/// One step of the plan.
+struct Step {
+    /// Epochs seen after the step, with fraction.
+    seen: f64,
+    /// Whether the epoch ends with it.
+    last: bool,
+    /// Conversations, as indices among those to train on.
+    group: Vec<usize>,
 }
 
 impl Trainer<'_> {
@@ -92,65 +154,101 @@ impl Trainer<'_> {
         (0..self.rows.len()).partition(|i| !held_out(i))
     }
 
-    /// Trains `weights`, which live on an autodiff device, and returns them.
+    /// Every optimiser step of the run, in order.
+    fn plan(&self, train: &[usize]) -> Vec<Step> {
+        let unroll = self.objective.step_weights.len();
+        let sizes = train.iter().map(|&i| packed_rows(&self.rows[i], unroll)).collect();
+        let batches = Batches::new(sizes, self.config.batch_tokens, self.config.seed);
+        let steps = |epoch: usize| {
+            let groups = batches.epoch(epoch);
+            let count = groups.len();
+            let step = move |(i, group)| Step {
+                seen: epoch as f64 + (i + 1) as f64 / count as f64,
+                last: i + 1 == count,
+                group,
+            };
+            groups.into_iter().enumerate().map(step)
+        };
+        (0..self.config.epochs).flat_map(steps).collect()
+    }
+
+    /// Trains from `start` to the end and returns the weights.
     ///
     /// # Errors
     /// [`TrainError`]; what `on_step` returns as an error ends the run.
     pub fn run(
         &self,
-        mut weights: Eagle3,
+        start: Start,
         sink: &mut dyn MetricSink,
         on_step: &mut dyn FnMut(Update) -> Result<(), String>,
     ) -> Result<Eagle3, TrainError> {
         let c = self.config;
         let (train, held_out) = self.split();
-        let unroll = self.objective.step_weights.len();
-        let sizes = train.iter().map(|&i| packed_rows(&self.rows[i], unroll)).collect();
-        let batches = Batches::new(sizes, c.batch_tokens, c.seed);
-        let total = batches.steps(c.epochs);
+        let plan = self.plan(&train);
+        let total = plan.len();
         if total == 0 {
             return Err(TrainError::Empty);
         }
         let schedule = Schedule::new(c.learning_rate, c.warmup_ratio, total);
-        let mut optimiser = AdamWConfig::new()
-            .with_beta_1(c.betas.0 as f32)
-            .with_beta_2(c.betas.1 as f32)
-            .with_epsilon(c.eps as f32)
-            .with_weight_decay(c.weight_decay as f32)
-            .init();
-        let (mut step, mut window) = (0, Window::new(unroll));
-        for epoch in 0..c.epochs {
-            let groups = batches.epoch(epoch);
-            for (i, group) in groups.iter().enumerate() {
-                let rows: Vec<&FeatureRow> = group.iter().map(|&g| &self.rows[train[g]]).collect();
-                let Some(batch) = TrainBatch::new(&rows, unroll, &self.drafter.embedding.device()) else { continue };
-                let (loss, sums) = self.drafter.loss(&weights, &batch, self.objective);
-                let mut grads = GradientsParams::from_grads(loss.backward(), &weights);
-                let norm = clip_global_norm(&weights, &mut grads, c.clip_norm);
-                let value = self.mean_loss(&sums, batch.supervised_tokens());
-                if !(value.is_finite() && norm.is_finite()) {
-                    return Err(TrainError::Diverged { step, loss: value });
-                }
-                weights = optimiser.step(schedule.rate(step), weights, grads);
-                window.add(&sums, batch.supervised_tokens());
-                step += 1;
-                if step.is_multiple_of(c.log_every.max(1)) || step == total {
-                    let epoch = epoch as f64 + (i + 1) as f64 / groups.len() as f64;
-                    let record = self.step_record(&window, step, epoch, schedule.rate(step - 1), norm);
-                    sink.record(&record).map_err(|e| TrainError::Output(format!("metrics: {e}")))?;
-                    window = Window::new(unroll);
-                }
-                let due = step == total || (c.checkpoint_every > 0 && step.is_multiple_of(c.checkpoint_every));
-                let tokens = batch.supervised_tokens();
-                let update = Update { step, total, loss: value, tokens, checkpoint: due.then_some(&weights) };
-                on_step(update).map_err(TrainError::Output)?;
+        let (done, mut state) = self.begin(start);
+        for (i, now) in plan.iter().enumerate().skip(done) {
+            let step = i + 1;
+            let rows: Vec<&FeatureRow> = now.group.iter().map(|&g| &self.rows[train[g]]).collect();
+            let taken = self.take_step(&mut state, &rows, schedule.rate(i), i)?;
+            let mut record =
+                |record: Record| sink.record(&record).map_err(|e| TrainError::Output(format!("metrics: {e}")));
+            if step.is_multiple_of(c.log_every.max(1)) || step == total {
+                record(self.step_record(&state.window, step, now.seen, schedule.rate(i), taken.norm))?;
+                state.window = Window::new(self.objective.step_weights.len());
             }
-            if !held_out.is_empty() {
-                let record = self.validate(&weights, &held_out, step);
-                sink.record(&record).map_err(|e| TrainError::Output(format!("metrics: {e}")))?;
+            if now.last && !held_out.is_empty() {
+                record(self.validate(&state.weights, &held_out, step))?;
+            }
+            let stopped = step < total && (self.stop)();
+            let due = stopped || step == total || (c.checkpoint_every > 0 && step.is_multiple_of(c.checkpoint_every));
+            let config = &self.drafter.config;
+            let save = |dir: &Path| snapshot::save(dir, step, &state.weights, config, &state.optimiser, &state.window);
+            let checkpoint = due.then_some(Due { weights: &state.weights, state: &save });
+            let Taken { loss, tokens, .. } = taken;
+            on_step(Update { step, total, loss, tokens, checkpoint }).map_err(TrainError::Output)?;
+            if stopped {
+                return Err(TrainError::Stopped { step, total });
             }
         }
-        Ok(weights)
+        Ok(state.weights)
+    }
+
+    /// Steps that are done, and what they left.
+    fn begin(&self, start: Start) -> (usize, State) {
+        let init = |weights: &Eagle3| self.config.optimiser.init(weights);
+        match start {
+            Start::Fresh(weights) => {
+                let window = Window::new(self.objective.step_weights.len());
+                (0, State { optimiser: init(&weights), weights, window })
+            }
+            Start::Resumed(snapshot) => {
+                let Snapshot { step, weights, optimiser, window } = *snapshot;
+                (step, State { optimiser: init(&weights).load_record(optimiser), weights, window })
+            }
+        }
+    }
+
+    /// One optimiser step on `rows`; `i` steps were taken before.
+    fn take_step(&self, state: &mut State, rows: &[&FeatureRow], rate: f64, i: usize) -> Result<Taken, TrainError> {
+        let device = self.drafter.embedding.device();
+        let unroll = self.objective.step_weights.len();
+        let batch = TrainBatch::new(rows, unroll, &device).expect("a planned batch has supervised tokens");
+        let tokens = batch.supervised_tokens();
+        let (surrogate, sums) = self.drafter.loss(&state.weights, &batch, self.objective);
+        let mut grads = GradientsParams::from_grads(surrogate.backward(), &state.weights);
+        let norm = clip_global_norm(&state.weights, &mut grads, self.config.clip_norm);
+        let loss = self.mean_loss(&sums, tokens);
+        if !(loss.is_finite() && norm.is_finite()) {
+            return Err(TrainError::Diverged { step: i, loss });
+        }
+        state.weights = state.optimiser.step(rate, state.weights.clone(), grads);
+        state.window.add(&sums, tokens);
+        Ok(Taken { loss, norm, tokens })
     }
 
     /// Weighted loss per supervised token of summed steps.
@@ -164,10 +262,12 @@ impl Trainer<'_> {
             step,
             epoch,
             loss: self.mean_loss(&window.sums, window.tokens),
+            loss_step: window.means(|s| s.loss),
             alpha_step: window.means(|s| s.overlap),
             learning_rate,
             gradient_norm,
             tokens_per_second: window.tokens as f64 / window.start.elapsed().as_secs_f64(),
+            memory_mib: peak_memory_mib(),
         }
     }
 
@@ -190,27 +290,5 @@ impl Trainer<'_> {
             loss_step: window.means(|s| s.loss),
             alpha_step: window.means(|s| s.overlap),
         }
-    }
-}
-
-/// Sums since the last record.
-struct Window {
-    sums: Vec<StepLoss>,
-    tokens: usize,
-    start: Instant,
-}
-
-impl Window {
-    fn new(unroll: usize) -> Self {
-        Self { sums: vec![StepLoss::default(); unroll], tokens: 0, start: Instant::now() }
-    }
-
-    fn add(&mut self, sums: &[StepLoss], tokens: usize) {
-        self.sums.iter_mut().zip(sums).for_each(|(a, b)| a.add(b));
-        self.tokens += tokens;
-    }
-
-    fn means(&self, what: impl Fn(&StepLoss) -> f64) -> Vec<f64> {
-        self.sums.iter().map(|s| what(s) / s.rows.max(1) as f64).collect()
     }
 }

@@ -1,15 +1,17 @@
 //! `spectrain fit`: every stage from the target to an evaluated checkpoint.
 
 use super::run::Run;
-use crate::args::RecipeArgs;
+use crate::args::FitArgs;
 use crate::exit::{Blame, Failure};
+use crate::interrupt;
 use crate::stage::{self, EvalPlan};
 use spectrain_draft::Checkpoint;
 use std::time::Instant;
 
 /// Runs the command.
-pub fn run(args: RecipeArgs) -> Result<(), Failure> {
-    let run = Run::prepare(args, true)?;
+pub fn run(args: FitArgs) -> Result<(), Failure> {
+    interrupt::listen(resume_command(&args));
+    let run = Run::prepare(args.recipe, true)?;
     let mut seconds = Vec::new();
     let mut timed = |name: &'static str, work: &mut dyn FnMut() -> Result<(), Failure>| {
         let start = Instant::now();
@@ -24,7 +26,7 @@ pub fn run(args: RecipeArgs) -> Result<(), Failure> {
     timed("capture", &mut || stage::capture(&run.setup, &run.recipe, &answers, &run.dir))?;
     let mut best = None;
     timed("train", &mut || {
-        best = Some(stage::train(&run.setup, &run.recipe, &run.dir)?);
+        best = Some(stage::train(&run.setup, &run.recipe, &run.dir, args.resume)?);
         Ok(())
     })?;
     let eval = &run.recipe.eval;
@@ -45,10 +47,25 @@ pub fn run(args: RecipeArgs) -> Result<(), Failure> {
         for result in &results {
             run.dir.write_json(&format!("eval/T{}.json", result.temperature), result)?;
         }
-        Ok(())
+        stage::record_measurements(&run.dir, checkpoint.provenance.step, &results)
     })?;
     let total: f64 = seconds.iter().map(|(_, s)| s).sum();
     let parts: Vec<String> = seconds.iter().map(|(name, s)| format!("{name} {s:.0} s")).collect();
     eprintln!("fit: {}; {total:.0} s in all; the drafter is {}", parts.join(", "), best.display());
     run.dir.write_json("seconds.json", &seconds.into_iter().collect::<std::collections::BTreeMap<_, _>>())
+}
+
+/// The command that goes on after a stop.
+fn resume_command(args: &FitArgs) -> String {
+    let mut words: Vec<String> = std::env::args().skip(1).map(quoted).collect();
+    if !args.resume {
+        words.push("--resume".to_owned());
+    }
+    format!("spectrain {}", words.join(" "))
+}
+
+/// A word as a shell takes it.
+fn quoted(word: String) -> String {
+    let plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "-_./=,:@%+".contains(c));
+    if plain { word } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }

@@ -1,6 +1,7 @@
 //! The stages of a run. Each reads what the one before wrote, and nothing else.
 
 mod capture;
+mod checkpoints;
 mod evaluate;
 mod generate;
 mod setup;
@@ -10,4 +11,4 @@ pub use capture::{capture, store_dir};
 pub use evaluate::{EvalPlan, evaluate, table};
 pub use generate::{answers, generate};
 pub use setup::{RunDir, Setup, device, locate_target, read_questions};
-pub use train::{check as check_training, train};
+pub use train::{check as check_training, record_measurements, train};

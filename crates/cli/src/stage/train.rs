@@ -1,19 +1,26 @@
 //! The drafter learns from the store.
 
 use super::capture::store_dir;
+use super::checkpoints;
 use super::setup::{RunDir, Setup};
 use crate::exit::{Blame, Failure};
+use crate::interrupt;
 use crate::progress::Progress;
 use anyhow::{Context, anyhow};
 use half::bf16;
-use spectrain_core::recipe::{Drafter, LossKind, Recipe};
+use serde_json::json;
+use spectrain_core::recipe::{Drafter, LossKind, Optimizer, Recipe, Train};
 use spectrain_data::draft_vocab::{DraftVocab, count_tokens};
-use spectrain_data::store::{FeatureRow, StoreReader};
+use spectrain_data::store::{FeatureRow, StoreReader, sha256};
 use spectrain_draft::checkpoint::Provenance;
 use spectrain_draft::{Checkpoint, Eagle3, Eagle3Config, Eagle3Drafter, Objective, TapScale};
 use spectrain_kernels::draft_loss::DraftLoss;
-use spectrain_train::{JsonLines, TrainConfig, TrainError, Trainer};
-use std::path::PathBuf;
+use spectrain_train::{
+    JsonLines, MatrixUpdate, MetricSink, OptimiserConfig, Record, Snapshot, Start, TensorBoard, TrainConfig,
+    TrainError, Trainer, Update, read_records,
+};
+use spectrain_verify::evaluate::Evaluation;
+use std::path::{Path, PathBuf};
 
 /// Refuses what this build cannot train yet, before any work.
 pub fn check(recipe: &Recipe) -> Result<(), Failure> {
@@ -28,45 +35,113 @@ pub fn check(recipe: &Recipe) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Trains the recipe's drafter; returns the directory of the final checkpoint.
-pub fn train(setup: &Setup, recipe: &Recipe, run: &RunDir) -> Result<PathBuf, Failure> {
+/// Trains the recipe's drafter; returns the directory of the final checkpoint. With `resume` it goes on from the
+/// newest checkpoint of the same run.
+pub fn train(setup: &Setup, recipe: &Recipe, run: &RunDir, resume: bool) -> Result<PathBuf, Failure> {
     let rows = read_rows(setup, recipe, run)?;
     let drafter = build(setup, recipe, &rows)?;
-    let objective = objective(recipe);
-    let config = config(recipe);
-    let device = setup.target.device().clone().autodiff();
-    let weights = Eagle3::init(&drafter.config, setup.target.norm().clone(), &drafter.scale, recipe.seed, &device);
-    let mut sink = JsonLines::create(&run.join("metrics.jsonl")).context("metrics.jsonl").work()?;
-    let trainer = Trainer { drafter: &drafter, objective: &objective, config: &config, rows: &rows };
-    let mut progress: Option<Progress> = None;
-    let mut provenance = provenance(setup, recipe);
-    let mut on_step = |update: spectrain_train::Update| {
-        let bar = progress.get_or_insert_with(|| Progress::new("train", update.total as u64, "steps"));
-        bar.message(format!("loss {:.3}", update.loss));
-        bar.inc(1);
-        let Some(weights) = update.checkpoint else { return Ok(()) };
-        provenance.step = update.step;
-        let dir = run.join(format!("checkpoints/step-{}", update.step));
-        save(weights, &drafter, &provenance, dir)
-    };
-    let trained = trainer.run(weights, &mut sink, &mut on_step);
-    if let Some(bar) = progress {
-        bar.finish();
-    }
+    let provenance = provenance(setup, recipe, run)?;
+    let (objective, config) = (objective(recipe), config(recipe));
+    let stop = interrupt::asked;
+    let trainer = Trainer { drafter: &drafter, objective: &objective, config: &config, rows: &rows, stop: &stop };
+    let start = start(setup, recipe, &drafter, run, resume.then_some(provenance.run.as_str()))?;
+    let mut sinks = sinks(run, if let Start::Resumed(snapshot) = &start { Some(snapshot.step) } else { None })?;
+    let mut last = provenance.clone();
+    let trained = interrupt::saving(|| run_trainer(&trainer, start, &mut sinks, &mut last, run));
     let trained = trained
         .map_err(|e| match e {
             TrainError::Empty => anyhow!("{e}; finished stages are kept in {}", run.0.display()),
+            TrainError::Stopped { .. } => anyhow!("{e}; go on with: {}", interrupt::resume_command()),
             other => other.into(),
         })
         .work()?;
     let best = run.join("best");
-    save(&trained, &drafter, &provenance, best.clone()).map_err(|e| anyhow!(e)).work()?;
+    save(&trained, &drafter, &last, &best).map_err(|e| anyhow!(e)).work()?;
     Ok(best)
 }
 
-fn save(weights: &Eagle3, drafter: &Eagle3Drafter, provenance: &Provenance, dir: PathBuf) -> Result<(), String> {
-    std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
-    Checkpoint::save(&dir, weights, drafter, provenance).map_err(|e| e.to_string())
+/// Where the records go: from the start, or after those of the first `resumed` steps.
+fn sinks(run: &RunDir, resumed: Option<usize>) -> Result<Vec<Box<dyn MetricSink>>, Failure> {
+    let path = run.join("metrics.jsonl");
+    let opened = resumed.map_or_else(|| JsonLines::create(&path), |step| JsonLines::resume(&path, step));
+    let lines = opened.with_context(|| path.display().to_string()).work()?;
+    let earlier = read_records(&path).with_context(|| path.display().to_string()).work()?;
+    let board = TensorBoard::create(&run.join("tb"), &earlier).context("tb").work()?;
+    Ok(vec![Box::new(lines), Box::new(board)])
+}
+
+/// Adds what the verifier measured of the drafter of step `step` to the run's records.
+pub fn record_measurements(run: &RunDir, step: usize, results: &[Evaluation]) -> Result<(), Failure> {
+    let mut sinks = sinks(run, Some(step))?;
+    for r in results {
+        let a = &r.overall;
+        let record = Record::Measured {
+            step,
+            temperature: r.temperature,
+            length: r.length,
+            tokens_per_target_call: a.interval.estimate,
+            accept_prefix: a.acceptance.accept_prefix.clone(),
+            accept_cond: a.acceptance.accept_cond.clone(),
+        };
+        sinks.record(&record).context("metrics").work()?;
+    }
+    Ok(())
+}
+
+/// Fresh weights, or the newest checkpoint of the run with the hash `resume`.
+fn start(
+    setup: &Setup,
+    recipe: &Recipe,
+    drafter: &Eagle3Drafter,
+    run: &RunDir,
+    resume: Option<&str>,
+) -> Result<Start, Failure> {
+    let device = setup.target.device().clone().autodiff();
+    if let Some(hash) = resume {
+        if let Some(dir) = checkpoints::newest(run, hash) {
+            eprintln!("train: going on from {}", dir.display());
+            let snapshot = Snapshot::load(&dir, &drafter.config, &device).work()?;
+            return Ok(Start::Resumed(Box::new(snapshot)));
+        }
+        eprintln!("train: no checkpoint of this recipe in {}; starting at step 0", run.0.display());
+    }
+    checkpoints::clear(run).context("old checkpoints").work()?;
+    let norm = setup.target.norm().clone();
+    Ok(Start::Fresh(Eagle3::init(&drafter.config, norm, &drafter.scale, recipe.seed, &device)))
+}
+
+/// The loop with its progress bar and checkpoints; `provenance` ends with the last step.
+fn run_trainer(
+    trainer: &Trainer,
+    start: Start,
+    sink: &mut dyn MetricSink,
+    provenance: &mut Provenance,
+    run: &RunDir,
+) -> Result<Eagle3, TrainError> {
+    let done = if let Start::Resumed(snapshot) = &start { snapshot.step } else { 0 };
+    provenance.step = done;
+    let mut progress: Option<Progress> = None;
+    let mut on_step = |update: Update| {
+        let bar = progress.get_or_insert_with(|| Progress::new("train", (update.total - done) as u64, "steps"));
+        bar.message(format!("loss {:.3}", update.loss));
+        bar.inc(1);
+        provenance.step = update.step;
+        let Some(due) = update.checkpoint else { return Ok(()) };
+        checkpoints::write(run, update.step, |dir| {
+            save(due.weights, trainer.drafter, provenance, dir)?;
+            due.save_state(dir).map_err(|e| e.to_string())
+        })
+    };
+    let trained = trainer.run(start, sink, &mut on_step);
+    if let Some(bar) = progress {
+        bar.finish();
+    }
+    trained
+}
+
+fn save(weights: &Eagle3, drafter: &Eagle3Drafter, provenance: &Provenance, dir: &Path) -> Result<(), String> {
+    std::fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    Checkpoint::save(dir, weights, drafter, provenance).map_err(|e| e.to_string())
 }
 
 fn read_rows(setup: &Setup, recipe: &Recipe, run: &RunDir) -> Result<Vec<FeatureRow>, Failure> {
@@ -144,9 +219,15 @@ fn config(recipe: &Recipe) -> TrainConfig {
         batch_tokens: t.batch_tokens,
         learning_rate: t.learning_rate,
         warmup_ratio: t.warmup_ratio,
-        betas: (t.betas[0], t.betas[1]),
-        eps: t.eps,
-        weight_decay: t.weight_decay,
+        optimiser: OptimiserConfig {
+            matrices: match t.optimizer {
+                Optimizer::AdamW => MatrixUpdate::AdamW,
+                Optimizer::Muon => MatrixUpdate::Muon,
+            },
+            betas: (t.betas[0], t.betas[1]),
+            eps: t.eps,
+            weight_decay: t.weight_decay,
+        },
         clip_norm: t.clip_norm,
         validation_share: t.validation_share,
         log_every: t.log_every,
@@ -155,8 +236,12 @@ fn config(recipe: &Recipe) -> TrainConfig {
     }
 }
 
-fn provenance(setup: &Setup, recipe: &Recipe) -> Provenance {
-    Provenance {
+fn provenance(setup: &Setup, recipe: &Recipe, run: &RunDir) -> Result<Provenance, Failure> {
+    let store = StoreReader::open(&store_dir(recipe, run)).work()?;
+    // What neither changes the weights nor the records is left out, so that it may differ between the two halves.
+    let train = Train { checkpoint_every: 0, ..recipe.train.clone() };
+    let depends = json!([store.meta(), recipe.drafter, recipe.loss, train, recipe.seed]);
+    Ok(Provenance {
         target_hash: setup.target_hash.clone(),
         tokenizer_hash: setup.tokenizer.content_hash().to_string(),
         target: setup.dir.display().to_string(),
@@ -164,6 +249,7 @@ fn provenance(setup: &Setup, recipe: &Recipe) -> Provenance {
         guarantee: recipe.verifier.rule.guarantee().to_string(),
         loss: format!("{} at temperature {}", recipe.loss.kind, recipe.loss.temperature),
         step: 0,
+        run: sha256(depends.to_string().as_bytes()),
         version: env!("CARGO_PKG_VERSION").to_string(),
-    }
+    })
 }

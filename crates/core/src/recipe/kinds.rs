@@ -16,6 +16,16 @@ pub enum LossKind {
     Kl,
 }
 
+/// How the drafter's matrices are updated. Norms are always AdamW's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Optimizer {
+    /// Adam with decoupled weight decay.
+    AdamW,
+    /// Orthogonalised momentum, sized like an AdamW update, so that one learning rate suits both.
+    Muon,
+}
+
 impl fmt::Display for LossKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.serialize(f)

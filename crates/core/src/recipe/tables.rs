@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::kinds::{DraftVocab, LossKind};
+use super::kinds::{DraftVocab, LossKind, Optimizer};
 use crate::rules::Rule;
 
 /// A table whose keys all have defaults.
@@ -153,7 +153,7 @@ impl Loss {
 }
 
 table! {
-    /// `[train]`: AdamW under a linear warm-up and a cosine decay to 0.
+    /// `[train]`: the optimiser under a linear warm-up and a cosine decay to 0.
     Train {
         /// Passes over the training conversations.
         epochs: usize = 6,
@@ -161,6 +161,8 @@ table! {
         batch_tokens: usize = 2048,
         /// Longest training row, in tokens; what is longer is cut at its end.
         max_seq: usize = 1024,
+        /// `"adamw"`, or `"muon"` for the matrices with AdamW for the norms.
+        optimizer: Optimizer = Optimizer::AdamW,
         /// Learning rate after the warm-up.
         learning_rate: f64 = 5e-4,
         /// Part of all steps that warms up, in 0..1.
@@ -175,8 +177,8 @@ table! {
         clip_norm: f64 = 0.5,
         /// Part of the conversations held back for validation, in 0..1.
         validation_share: f64 = 0.05,
-        /// Steps between checkpoints; 0 writes one at the end only.
-        checkpoint_every: usize = 0,
+        /// Steps between checkpoints, from which `--resume` goes on; 0 writes one at the end only.
+        checkpoint_every: usize = 200,
         /// Steps between lines of metrics.
         log_every: usize = 10,
     }

@@ -90,6 +90,11 @@ pub fn sha256_file(path: &Path) -> Result<String, StoreError> {
     }
 }
 
+/// SHA-256 of `bytes`, lower-case hexadecimal.
+pub fn sha256(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut out, byte| {
         write!(out, "{byte:02x}").expect("writing to a string cannot fail");

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub(crate) use atomic::AtomicFile;
-pub use atomic::sha256_file;
+pub use atomic::{sha256, sha256_file};
 pub use reader::StoreReader;
 pub(crate) use schema::{column, elements, u32_lists};
 pub use writer::StoreWriter;

@@ -10,6 +10,7 @@ mod runtime;
 pub use runtime::Eagle3Proposer;
 
 use crate::batch::TrainBatch;
+use crate::numbered::numbered;
 use crate::objective::{Objective, StepLoss, Teacher};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
@@ -181,7 +182,7 @@ impl Eagle3 {
         for (i, s) in last_tap.iter().enumerate() {
             fusion[(first + i) * h + i] += s / size;
         }
-        Self {
+        numbered(Self {
             fc: param(fusion, h),
             input_layernorm: ones(),
             hidden_norm: ones(),
@@ -192,7 +193,7 @@ impl Eagle3 {
             gate_up: matrix(4, h, 2 * config.intermediate_size),
             down: small(5, config.intermediate_size, h),
             norm: Param::from_data(final_norm.into_data(), device),
-        }
+        })
     }
 
     /// Step-0 hidden states `[rows, hidden]` of the target's taps `[rows, taps · hidden]`.

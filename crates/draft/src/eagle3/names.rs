@@ -1,6 +1,7 @@
 //! The weights under the names that EAGLE-3 checkpoints use, `[output, input]` as everywhere outside Burn.
 
 use super::{Eagle3, Eagle3Config};
+use crate::numbered::numbered;
 use burn::module::Param;
 use burn::tensor::{Device, Tensor, TensorData};
 use spectrain_data::weights::{F32Tensor, WeightError, WeightFile};
@@ -80,6 +81,7 @@ impl Eagle3 {
         let mut n = || norm.next().expect("one norm a field");
         let (fc, q, kv, o, gate_up, down) = (m(), m(), m(), m(), m(), m());
         let (input_layernorm, hidden_norm, post_attention_layernorm, norm) = (n(), n(), n(), n());
-        Ok(Self { fc, input_layernorm, hidden_norm, q, kv, o, post_attention_layernorm, gate_up, down, norm })
+        let read = Self { fc, input_layernorm, hidden_norm, q, kv, o, post_attention_layernorm, gate_up, down, norm };
+        Ok(numbered(read))
     }
 }

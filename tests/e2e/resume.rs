@@ -1,0 +1,149 @@
+//! A run that is stopped and goes on ends as if it never had been: weights, moments and metrics, bit for bit.
+
+use crate::support::{random_drafter, random_target};
+use crate::training::{canary, objective};
+use burn::tensor::Device;
+use burn_pack::Reader;
+use serde_json::Value;
+use spectrain_data::weights::WeightFile;
+use spectrain_draft::Eagle3;
+use spectrain_kernels::draft_loss::DraftLoss;
+use spectrain_train::{
+    JsonLines, MatrixUpdate, OptimiserConfig, Snapshot, Start, TrainConfig, TrainError, Trainer, snapshot,
+};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+const VOCABULARY: usize = 40;
+
+/// What a killed run may have written after its last checkpoint: a record, and half of one.
+const LATER: &[u8] = b"{\"event\":\"validation\",\"step\":9999,\"loss\":0,\"loss_step\":[],\"alpha_step\":[]}\n{\"eve";
+
+/// Moments and counters of an optimiser by name; the file's own order is that of a hash table.
+fn moments(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let reader = Reader::from_file(dir.join("state/optimizer.bpk")).unwrap();
+    let scalars = reader.scalars().iter().map(|(name, value)| (name.clone(), format!("{value:?}").into_bytes()));
+    let mut all: BTreeMap<_, _> = scalars.collect();
+    for name in reader.tensor_names() {
+        all.insert(name.to_owned(), reader.tensor_data(name).unwrap());
+    }
+    all
+}
+
+/// Bits of every weight in a checkpoint's state.
+fn weights(dir: &Path) -> Vec<(String, Vec<u32>)> {
+    let file = WeightFile::open(&dir.join("state/weights.safetensors")).unwrap();
+    let values = |name: &str| file.tensor_f32(name, file.shape(name).unwrap()).unwrap();
+    let bits = |name: &str| values(name).iter().map(|v| v.to_bits()).collect();
+    let mut names = file.names();
+    names.sort();
+    names.into_iter().map(|name| (name.clone(), bits(&name))).collect()
+}
+
+/// Records without what clock and memory say.
+fn records(dir: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(dir.join("metrics.jsonl")).unwrap();
+    let timeless = |line: &str| {
+        let mut record: Value = serde_json::from_str(line).unwrap();
+        for measured in ["tokens_per_second", "memory_mib"] {
+            record.as_object_mut().unwrap().remove(measured);
+        }
+        record
+    };
+    text.lines().map(timeless).collect()
+}
+
+/// Trains in `dir`, stopping after the steps in `stops`; the state of the end lies in `dir` then.
+fn train(dir: &Path, matrices: MatrixUpdate, stops: &[usize]) {
+    let target_dir = tempfile::tempdir().unwrap();
+    let target = random_target(target_dir.path(), VOCABULARY, 31);
+    let device = Device::flex().autodiff();
+    let rows = &canary(&target, 2)[..60];
+    let (drafter, fresh) = random_drafter(&target, VOCABULARY, 8, &device);
+    let objective = objective(DraftLoss::Lk);
+    let config = TrainConfig {
+        epochs: 3,
+        batch_tokens: 200,
+        learning_rate: 5e-3,
+        warmup_ratio: 0.05,
+        optimiser: OptimiserConfig { matrices, betas: (0.9, 0.95), eps: 1e-8, weight_decay: 0.01 },
+        clip_norm: 1.0,
+        validation_share: 0.2,
+        // No divisor of the stops: a stop falls between two records.
+        log_every: 4,
+        checkpoint_every: 0,
+        seed: 1,
+    };
+    let mut start: Start = Start::Fresh(fresh);
+    let mut stops = stops.iter();
+    loop {
+        let next = stops.next().copied();
+        let reached = Cell::new(0);
+        let stop = || next.is_some_and(|n| reached.get() + 1 >= n);
+        let trainer = Trainer { drafter: &drafter, objective: &objective, config: &config, rows, stop: &stop };
+        let path = dir.join("metrics.jsonl");
+        let mut sink = match &start {
+            Start::Fresh(_) => JsonLines::create(&path).unwrap(),
+            Start::Resumed(s) => JsonLines::resume(&path, s.step).unwrap(),
+        };
+        let mut on_step = |update: spectrain_train::Update| {
+            reached.set(update.step);
+            update.checkpoint.map_or(Ok(()), |due| due.save_state(dir).map_err(|e| e.to_string()))
+        };
+        match trainer.run(start, &mut sink, &mut on_step) {
+            Ok(_) => return,
+            Err(TrainError::Stopped { step, .. }) => assert_eq!(Some(step), next),
+            Err(other) => panic!("{other}"),
+        }
+        // What came after the checkpoint is not to be believed.
+        std::fs::OpenOptions::new()
+            .append(true)
+            .open(&path)
+            .and_then(|mut file| {
+                use std::io::Write;
+                file.write_all(LATER)
+            })
+            .unwrap();
+        start = Start::Resumed(Box::new(Snapshot::load(dir, &drafter.config, &device).unwrap()));
+    }
+}
+
+#[test]
+fn a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one() {
+    for matrices in [MatrixUpdate::AdamW, MatrixUpdate::Muon] {
+        let (whole, parts) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        train(whole.path(), matrices, &[]);
+        train(parts.path(), matrices, &[1, 6, 7, 13]);
+        let step = |dir: &Path| {
+            let text = std::fs::read_to_string(dir.join("state/progress.json")).unwrap();
+            serde_json::from_str::<Value>(&text).unwrap()["step"].as_u64().unwrap()
+        };
+        assert!(step(whole.path()) > 13, "the run ends after the last stop");
+        assert_eq!(step(whole.path()), step(parts.path()));
+        assert_eq!(weights(whole.path()), weights(parts.path()), "{matrices:?}");
+        let (a, b) = (moments(whole.path()), moments(parts.path()));
+        assert!(a.len() >= 20, "every parameter has its moments: {:?}", a.keys());
+        assert_eq!(a, b, "{matrices:?}");
+        assert_eq!(records(whole.path()), records(parts.path()), "{matrices:?}");
+    }
+}
+
+#[test]
+fn a_state_that_is_cut_off_is_an_error_and_no_panic() {
+    let dir = tempfile::tempdir().unwrap();
+    train(dir.path(), MatrixUpdate::AdamW, &[]);
+    let target_dir = tempfile::tempdir().unwrap();
+    let target = random_target(target_dir.path(), VOCABULARY, 31);
+    let device = Device::flex().autodiff();
+    let (drafter, _): (_, Eagle3) = random_drafter(&target, VOCABULARY, 8, &device);
+    for file in ["weights.safetensors", "optimizer.bpk", "progress.json"] {
+        let path = dir.path().join(snapshot::DIR).join(file);
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+        let error = Snapshot::load(dir.path(), &drafter.config, &device).err().expect(file).to_string();
+        assert!(error.contains(file), "{error}");
+        std::fs::write(&path, &bytes).unwrap();
+    }
+    assert!(Snapshot::load(dir.path(), &drafter.config, &device).is_ok());
+}
