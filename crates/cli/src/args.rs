@@ -72,6 +72,9 @@ pub struct FitArgs {
     /// Go on where an earlier run in the same directory was stopped; the outcome is as if it never had been
     #[arg(long)]
     pub resume: bool,
+    /// Check everything and print the plan with sizes and estimated minutes; write nothing
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// What the commands that follow a recipe take.

@@ -1,6 +1,6 @@
 //! `spectrain fit`: every stage from the target to an evaluated checkpoint.
 
-use super::run::Run;
+use super::run::{Checked, Run};
 use crate::args::FitArgs;
 use crate::exit::{Blame, Failure};
 use crate::interrupt;
@@ -11,6 +11,11 @@ use std::time::Instant;
 /// Runs the command.
 pub fn run(args: FitArgs) -> Result<(), Failure> {
     interrupt::listen(resume_command(&args));
+    if args.dry_run {
+        let Checked { recipe, setup, prompts, questions, .. } = Checked::new(args.recipe, false)?;
+        print!("{}", stage::estimate(&setup, &recipe, &prompts, questions.len())?);
+        return Ok(());
+    }
     let run = Run::prepare(args.recipe, true)?;
     let mut seconds = Vec::new();
     let mut timed = |name: &'static str, work: &mut dyn FnMut() -> Result<(), Failure>| {

@@ -6,6 +6,20 @@ use crate::stage::{self, RunDir, Setup};
 use anyhow::anyhow;
 use spectrain_core::recipe::{Recipe, TargetFacts};
 use spectrain_data::prompts::Prompt;
+use std::path::PathBuf;
+
+/// A recipe that was checked against its target and its files.
+pub struct Checked {
+    /// The resolved recipe.
+    pub recipe: Recipe,
+    /// The frozen target.
+    pub setup: Setup,
+    /// Prompts that the target answers.
+    pub prompts: Vec<Prompt>,
+    /// Held-out prompts.
+    pub questions: Vec<Prompt>,
+    out: Option<PathBuf>,
+}
 
 /// A run that may start.
 pub struct Run {
@@ -21,9 +35,9 @@ pub struct Run {
     pub dir: RunDir,
 }
 
-impl Run {
-    /// Refuses what can be refused, then makes the run directory; `may_fetch` lets a known target be brought.
-    pub fn prepare(args: RecipeArgs, may_fetch: bool) -> Result<Self, Failure> {
+impl Checked {
+    /// Refuses what can be refused, and writes nothing but a target that is fetched; `may_fetch` allows that.
+    pub fn new(args: RecipeArgs, may_fetch: bool) -> Result<Self, Failure> {
         let device = stage::device(&args.device)?;
         let recipe = Recipe::load(&args.recipe, &args.sets).request()?;
         stage::check_training(&recipe)?;
@@ -39,9 +53,17 @@ impl Run {
             resolved = recipe.resolved(facts);
             Ok(())
         })?;
-        let dir = RunDir::create(args.out, &resolved.name)?;
-        dir.write("recipe.toml", &resolved.to_toml())?;
-        dir.write_json("provenance.json", &setup.provenance(&resolved)?)?;
-        Ok(Self { recipe: resolved, setup, prompts, questions, dir })
+        Ok(Self { recipe: resolved, setup, prompts, questions, out: args.out })
+    }
+}
+
+impl Run {
+    /// As [`Checked::new`], then makes the run directory.
+    pub fn prepare(args: RecipeArgs, may_fetch: bool) -> Result<Self, Failure> {
+        let Checked { recipe, setup, prompts, questions, out } = Checked::new(args, may_fetch)?;
+        let dir = RunDir::create(out, &recipe.name)?;
+        dir.write("recipe.toml", &recipe.to_toml())?;
+        dir.write_json("provenance.json", &setup.provenance(&recipe)?)?;
+        Ok(Self { recipe, setup, prompts, questions, dir })
     }
 }

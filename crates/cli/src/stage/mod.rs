@@ -2,12 +2,14 @@
 
 mod capture;
 mod checkpoints;
+mod estimate;
 mod evaluate;
 mod generate;
 mod setup;
 mod train;
 
 pub use capture::{capture, store_dir};
+pub use estimate::estimate;
 pub use evaluate::{EvalPlan, evaluate, table};
 pub use generate::{answers, generate};
 pub use setup::{RunDir, Setup, device, locate_target, read_questions};

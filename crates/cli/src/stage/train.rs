@@ -204,7 +204,8 @@ fn tap_scale(rows: &[FeatureRow]) -> TapScale {
     TapScale::new((0..width).map(median).collect())
 }
 
-fn objective(recipe: &Recipe) -> Objective {
+/// The declared loss.
+pub fn objective(recipe: &Recipe) -> Objective {
     let loss = match recipe.loss.kind {
         LossKind::Lk => DraftLoss::Lk,
         LossKind::Kl => DraftLoss::Kl,
@@ -212,7 +213,8 @@ fn objective(recipe: &Recipe) -> Objective {
     Objective { loss, step_weights: recipe.loss.weights().into_iter().map(|w| w as f32).collect() }
 }
 
-fn config(recipe: &Recipe) -> TrainConfig {
+/// Knobs of the loop.
+pub fn config(recipe: &Recipe) -> TrainConfig {
     let t = &recipe.train;
     TrainConfig {
         epochs: t.epochs,
