@@ -198,6 +198,16 @@ fn quantised_targets_are_refused_by_their_method() {
     place.refused(&["fit", "recipe.toml"], &["quantization_config", "fp8", "BF16"]);
 }
 
+#[cfg(not(feature = "hub"))]
+#[test]
+fn a_build_without_the_hub_refuses_its_names() {
+    let place = Place::new();
+    let words = ["hf:org/model@main", "build with `--features hub`, or give a directory"];
+    place.refused(&["fetch", "hf:org/model"], &words);
+    place.refused(&["fit", "recipe.toml", "--set", "target.path=hf:org/model"], &words);
+    place.refused(&["fit", "recipe.toml", "--set", "target.path=hf:model"], &["hf:model", "hf:ORG/NAME@REVISION"]);
+}
+
 #[test]
 fn truncated_files_are_named() {
     let place = Place::new();

@@ -9,5 +9,5 @@ mod train;
 pub use capture::{capture, store_dir};
 pub use evaluate::{EvalPlan, evaluate, table};
 pub use generate::{answers, generate};
-pub use setup::{RunDir, Setup, device, locate_target, read_questions};
+pub use setup::{RunDir, Setup, bring_target, device, locate_target, read_questions};
 pub use train::{check as check_training, train};
