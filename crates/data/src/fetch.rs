@@ -1,12 +1,15 @@
-//! `spectrain fetch`: a reference target as a directory in the Hugging Face layout, converted from its GGUF.
+//! `spectrain fetch`: a target as a directory in the Hugging Face layout, converted from its GGUF or downloaded.
 //!
 //! Everything is written to `OUT.partial-PID` and renamed at the end, so an interrupted fetch leaves no directory
-//! that could be taken for a model. `spectrain.json` in the result holds the hashes of its source and of every file.
+//! that could be taken for a model. `spectrain.json` in the result names its source (the hash of the GGUF, or the
+//! commit on the hub) and holds the hash of every file.
 
+mod hub;
 mod llama;
 mod tokenizer;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,6 +22,7 @@ use thiserror::Error;
 
 use crate::gguf::{Gguf, GgufError};
 use crate::weights::{self, WeightError, hex, map_file, write_atomically};
+pub use hub::{Hub, HubError, HubModel};
 
 /// The record that makes a directory a fetched one.
 pub const MANIFEST: &str = "spectrain.json";
@@ -29,7 +33,7 @@ const FORMAT: u32 = 1;
 #[derive(Debug, Error)]
 pub enum FetchError {
     /// Neither a known name nor a GGUF file.
-    #[error("unknown target `{name}`: known are {known}, or the path of a .gguf file")]
+    #[error("unknown target `{name}`: known are {known}, the path of a .gguf file, or hf:ORG/NAME")]
     Unknown {
         /// What was asked for.
         name: String,
@@ -84,15 +88,31 @@ pub enum FetchError {
         /// What it is.
         what: String,
     },
+    /// The hub did not give the model.
+    #[error(transparent)]
+    Hub(#[from] HubError),
     /// The GGUF cannot be read.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// The weights cannot be written.
+    /// The weights cannot be written, or are not what a model directory holds.
     #[error(transparent)]
     Weights(#[from] WeightError),
-    /// The converted tokenizer does not load or does not fit the model.
+    /// The tokenizer does not load or does not fit the model.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+}
+
+impl FetchError {
+    /// Whether what was asked for is wrong, rather than the work: another try would end in the same way.
+    pub fn is_request(&self) -> bool {
+        match self {
+            Self::Io { .. } | Self::Command { .. } | Self::Hash { .. } => false,
+            Self::Weights(WeightError::Io { .. }) | Self::Tokenizer(TokenizerError::Io { .. }) => false,
+            Self::Hub(error) => error.is_request(),
+            Self::Unknown { .. } | Self::Occupied { .. } | Self::OtherSource { .. } | Self::Unsupported { .. } => true,
+            Self::Gguf(_) | Self::Weights(_) | Self::Tokenizer(_) => true,
+        }
+    }
 }
 
 /// For `map_err`: the path that an I/O error belongs to.
@@ -126,14 +146,19 @@ pub enum Source {
     Known(&'static Known),
     /// A GGUF file on this machine.
     Gguf(PathBuf),
+    /// A repository on the hub.
+    Hub(HubModel),
 }
 
 impl Source {
-    /// A known name, or the path of a file that ends in `.gguf`.
+    /// A known name, the path of a file that ends in `.gguf`, or `hf:ORG/NAME@REVISION`.
     ///
     /// # Errors
-    /// [`FetchError::Unknown`].
+    /// [`FetchError::Unknown`], [`HubError::Name`].
     pub fn parse(name: &str) -> Result<Self, FetchError> {
+        if name.starts_with(hub::PREFIX) {
+            return Ok(Self::Hub(HubModel::parse(name)?));
+        }
         if let Some(known) = KNOWN.iter().find(|known| known.name == name) {
             return Ok(Self::Known(known));
         }
@@ -143,18 +168,54 @@ impl Source {
         Err(FetchError::Unknown { name: name.to_owned(), known: KNOWN.map(|known| known.name).join(", ") })
     }
 
+    /// The name of its directory, where none is given.
+    pub fn directory(&self) -> PathBuf {
+        match self {
+            Self::Known(known) => known.name.into(),
+            Self::Gguf(path) => path.file_stem().unwrap_or_default().into(),
+            Self::Hub(model) => model.directory(),
+        }
+    }
+
     fn describe(&self) -> String {
         match self {
             Self::Known(known) => format!("{} ({}, {})", known.name, known.package, known.member),
             Self::Gguf(path) => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            Self::Hub(model) => model.to_string(),
         }
     }
 
-    /// Hash of the GGUF before it is brought. A local file is read, and must be a GGUF.
-    fn sha256(&self) -> Result<String, FetchError> {
+    /// Hash of the GGUF before it is brought. A local file is read, and must be a GGUF. None for the hub.
+    fn sha256(&self) -> Result<Option<String>, FetchError> {
         match self {
-            Self::Known(known) => Ok(known.sha256.to_owned()),
-            Self::Gguf(path) => Ok(Gguf::open(path)?.sha256()),
+            Self::Known(known) => Ok(Some(known.sha256.to_owned())),
+            Self::Gguf(path) => Ok(Some(Gguf::open(path)?.sha256())),
+            Self::Hub(_) => Ok(None),
+        }
+    }
+}
+
+/// What a directory was made from, exactly.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Origin {
+    /// Converted from a GGUF.
+    Gguf {
+        /// SHA-256 (hex) of the GGUF.
+        gguf_sha256: String,
+    },
+    /// Downloaded from the hub.
+    Hub {
+        /// The commit that the revision stood for.
+        commit: String,
+    },
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Gguf { gguf_sha256 } => write!(f, "GGUF sha256 {gguf_sha256}"),
+            Self::Hub { commit } => write!(f, "commit {commit}"),
         }
     }
 }
@@ -166,8 +227,8 @@ pub struct FetchReport {
     pub out: PathBuf,
     /// False if it was there already, complete and unchanged: then nothing was written.
     pub written: bool,
-    /// SHA-256 (hex) of the GGUF.
-    pub gguf_sha256: String,
+    /// What it was made from.
+    pub origin: Origin,
     /// SHA-256 (hex) of each file of the directory, [`MANIFEST`] aside.
     pub files: BTreeMap<String, String>,
 }
@@ -177,45 +238,75 @@ pub struct FetchReport {
 struct Manifest {
     format: u32,
     source: String,
-    gguf_sha256: String,
+    #[serde(flatten)]
+    origin: Origin,
     files: BTreeMap<String, String>,
 }
 
 impl Manifest {
     fn report(self, out: &Path, written: bool) -> FetchReport {
-        FetchReport { out: out.to_owned(), written, gguf_sha256: self.gguf_sha256, files: self.files }
+        FetchReport { out: out.to_owned(), written, origin: self.origin, files: self.files }
     }
 }
 
 /// Brings a target to the directory `out`; `progress` is told each stage as it begins.
 ///
 /// A complete directory of the same source is left as it is, a damaged one is replaced, anything else at `out` is
-/// refused.
+/// refused. A branch of the hub is not asked again once its files are here: runs do not change with it, and need no
+/// network.
 ///
 /// # Errors
 /// [`FetchError`]; nothing is left behind then.
-pub fn fetch(source: &Source, out: &Path, progress: &mut dyn FnMut(&str)) -> Result<FetchReport, FetchError> {
+pub fn fetch(
+    source: &Source,
+    out: &Path,
+    hub: &Hub,
+    progress: &mut dyn FnMut(&str),
+) -> Result<FetchReport, FetchError> {
     let expected = source.sha256()?;
-    if let Some(manifest) = existing(out, &expected, progress)? {
+    let same = |held: &Manifest| match (&held.origin, &expected) {
+        (Origin::Gguf { gguf_sha256 }, Some(expected)) => gguf_sha256 == expected,
+        (Origin::Hub { .. }, None) => held.source == source.describe(),
+        _ => false,
+    };
+    if let Some(manifest) = existing(out, same, progress)? {
         return Ok(manifest.report(out, false));
     }
+    if let Source::Hub(model) = source {
+        hub::must_have_client(model)?;
+    }
     let partial = Partial::create(out)?;
-    let path = match source {
-        Source::Known(known) => download(known, &partial.dir.join("download"), progress)?,
-        Source::Gguf(path) => path.clone(),
+    let (origin, files) = match source {
+        Source::Known(known) => {
+            let path = download(known, &partial.dir.join("download"), progress)?;
+            from_gguf(path, expected, &partial.dir, progress)?
+        }
+        Source::Gguf(path) => from_gguf(path.clone(), expected, &partial.dir, progress)?,
+        Source::Hub(model) => {
+            let (commit, files) = hub::bring(model, hub, &partial.dir, progress)?;
+            (Origin::Hub { commit }, files)
+        }
     };
+    let manifest = Manifest { format: FORMAT, source: source.describe(), origin, files };
+    write_json(&partial.dir.join(MANIFEST), &manifest)?;
+    partial.commit(out)?;
+    Ok(manifest.report(out, true))
+}
+
+/// Converts a GGUF whose hash is known.
+fn from_gguf(
+    path: PathBuf,
+    expected: Option<String>,
+    dir: &Path,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(Origin, BTreeMap<String, String>), FetchError> {
     progress("reading the GGUF");
     let gguf = Gguf::open(&path)?;
     let found = gguf.sha256();
-    if found != expected {
+    if let Some(expected) = expected.filter(|expected| *expected != found) {
         return Err(FetchError::Hash { path, expected, found });
     }
-    let files = convert(&gguf, &partial.dir, progress)?;
-    let manifest = Manifest { format: FORMAT, source: source.describe(), gguf_sha256: found, files };
-    write_json(&partial.dir.join(MANIFEST), &manifest)?;
-    drop(gguf);
-    partial.commit(out)?;
-    Ok(manifest.report(out, true))
+    Ok((Origin::Gguf { gguf_sha256: found }, convert(&gguf, dir, progress)?))
 }
 
 /// Writes the model's files to `dir` and returns their hashes.
@@ -239,7 +330,11 @@ fn convert(gguf: &Gguf, dir: &Path, progress: &mut dyn FnMut(&str)) -> Result<BT
 }
 
 /// What is at `out`: the manifest of a complete directory from this source, or nothing that is worth keeping.
-fn existing(out: &Path, sha256: &str, progress: &mut dyn FnMut(&str)) -> Result<Option<Manifest>, FetchError> {
+fn existing(
+    out: &Path,
+    same: impl FnOnce(&Manifest) -> bool,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Option<Manifest>, FetchError> {
     let occupied = || FetchError::Occupied { out: out.to_owned() };
     match fs::read_dir(out).map(|mut entries| entries.next().is_none()) {
         Ok(false) => {}
@@ -250,7 +345,7 @@ fn existing(out: &Path, sha256: &str, progress: &mut dyn FnMut(&str)) -> Result<
     }
     let manifest = fs::read(out.join(MANIFEST)).map_err(|_| occupied())?;
     let manifest: Manifest = serde_json::from_slice(&manifest).map_err(|_| occupied())?;
-    if manifest.gguf_sha256 != sha256 {
+    if !same(&manifest) {
         return Err(FetchError::OtherSource { out: out.to_owned(), held: manifest.source });
     }
     progress("checking the files that are there");

@@ -2,6 +2,7 @@
 //! `model.safetensors.index.json`. Files are memory-mapped, so that opening a model costs its headers only and a
 //! wrong file is refused before any tensor is read.
 
+mod index;
 mod write;
 
 use std::collections::BTreeMap;
@@ -14,10 +15,12 @@ use half::{bf16, f16};
 use memmap2::Mmap;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
+use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
+pub use index::ShardIndex;
 pub(crate) use write::le_bytes;
 pub use write::{F32Tensor, write_atomically, write_safetensors};
 
@@ -42,12 +45,14 @@ pub enum WeightError {
         source: io::Error,
     },
     /// A directory that is no model directory.
-    #[error("{}: no {need}: not a model directory in the Hugging Face layout", dir.display())]
+    #[error("{}: no {need}{instead}: not a model directory in the Hugging Face layout", dir.display())]
     NotAModel {
         /// The directory.
         dir: PathBuf,
         /// The file it lacks.
         need: &'static str,
+        /// What is there in its place, and what would help; may be empty.
+        instead: String,
     },
     /// A JSON file that does not parse.
     #[error("{}: {source}", path.display())]
@@ -114,7 +119,7 @@ pub enum WeightError {
         /// The name.
         tensor: String,
         /// The type in the file.
-        found: Dtype,
+        found: String,
     },
     /// Two tensors to be written have one name.
     #[error("{}: tensor `{tensor}` is given twice", path.display())]
@@ -174,8 +179,8 @@ impl WeightFile {
             return Err(length(data));
         }
         let data = data as usize;
-        let meta: Metadata = serde_json::from_slice(&map[LENGTH_FIELD..data])
-            .map_err(|e| WeightError::Header { path: path.to_owned(), why: e.to_string() })?;
+        let header = &map[LENGTH_FIELD..data];
+        let meta: Metadata = serde_json::from_slice(header).map_err(|e| header_error(path, header, &e))?;
         let expected = data as u64 + meta.data_len() as u64;
         if expected != found {
             return Err(length(expected));
@@ -233,7 +238,7 @@ impl WeightFile {
         floats(self.bytes(info), info.dtype).ok_or_else(|| WeightError::Dtype {
             path: self.path.clone(),
             tensor: name.to_owned(),
-            found: info.dtype,
+            found: info.dtype.to_string(),
         })
     }
 
@@ -241,6 +246,17 @@ impl WeightFile {
         let (start, end) = info.data_offsets;
         &self.map[self.data + start..self.data + end]
     }
+}
+
+/// Why a header does not parse. A type that this build has never heard of is told with its tensor.
+fn header_error(path: &Path, header: &[u8], error: &serde_json::Error) -> WeightError {
+    let json: Value = serde_json::from_slice(header).unwrap_or_default();
+    let unknown = json.as_object().into_iter().flatten().find_map(|(tensor, info)| {
+        let found = info.get("dtype")?.as_str()?;
+        let known = Dtype::deserialize(&info["dtype"]).is_ok();
+        (!known).then(|| WeightError::Dtype { path: path.to_owned(), tensor: tensor.clone(), found: found.to_owned() })
+    });
+    unknown.unwrap_or_else(|| WeightError::Header { path: path.to_owned(), why: error.to_string() })
 }
 
 /// Little-endian elements to f32; `None` for a type that is not a plain float.
@@ -269,7 +285,9 @@ impl WeightDir {
     /// Opens a directory; reads the configuration and every header, no tensor.
     ///
     /// An index is checked both ways: every name it lists is in the shard it names, and every tensor of a shard is
-    /// listed.
+    /// listed. A weight file that the index does not name is no part of the model: published directories often hold
+    /// the same weights a second time in another layout (`consolidated.safetensors`), so it is ignored. Only
+    /// [`SINGLE`] beside an index that does not name it is refused: other loaders would take it, not the index.
     ///
     /// # Errors
     /// [`WeightError`]: unreadable or missing files, JSON that does not parse, a truncated weight file, an index that
@@ -278,7 +296,7 @@ impl WeightDir {
         fs::read_dir(dir).map_err(WeightError::io(dir))?;
         let config_path = dir.join(CONFIG);
         if !config_path.exists() {
-            return Err(WeightError::NotAModel { dir: dir.to_owned(), need: CONFIG });
+            return Err(WeightError::NotAModel { dir: dir.to_owned(), need: CONFIG, instead: String::new() });
         }
         let config_bytes = fs::read(&config_path).map_err(WeightError::io(&config_path))?;
         let config = parse_json(&config_path, &config_bytes)?;
@@ -289,7 +307,7 @@ impl WeightDir {
             let places = file.names().into_iter().map(|name| (name, 0)).collect();
             (vec![file], places)
         } else {
-            return Err(WeightError::NotAModel { dir: dir.to_owned(), need: SINGLE });
+            return Err(WeightError::NotAModel { dir: dir.to_owned(), need: SINGLE, instead: other_weights(dir) });
         };
         Ok(Self { dir: dir.to_owned(), config_bytes, config, files, places, hash: OnceLock::new() })
     }
@@ -355,35 +373,41 @@ impl WeightDir {
 fn open_shards(dir: &Path) -> Result<(Vec<WeightFile>, BTreeMap<String, usize>), WeightError> {
     let path = dir.join(INDEX);
     let wrong = |why: String| WeightError::Index { path: path.clone(), why };
-    let bytes = fs::read(&path).map_err(WeightError::io(&path))?;
-    let json = parse_json(&path, &bytes)?;
-    let map = json["weight_map"].as_object().ok_or_else(|| wrong("no `weight_map` object".into()))?;
-    let mut listed: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for (tensor, file) in map {
-        let file = file.as_str().filter(|f| Path::new(f).file_name().is_some_and(|n| n == *f));
-        let file =
-            file.ok_or_else(|| wrong(format!("tensor `{tensor}` is not given a file name of this directory")))?;
-        listed.entry(file).or_default().push(tensor);
+    let ShardIndex(shards) = ShardIndex::parse(&path, &fs::read(&path).map_err(WeightError::io(&path))?)?;
+    if dir.join(SINGLE).exists() && !shards.contains_key(SINGLE) {
+        return Err(wrong(format!("{SINGLE} lies beside it and is not named by it: remove the one that is not meant")));
     }
     let mut files = Vec::new();
     let mut places = BTreeMap::new();
-    for (name, tensors) in listed {
-        if !dir.join(name).exists() {
+    for (name, tensors) in shards {
+        if !dir.join(&name).exists() {
             return Err(wrong(format!("shard {name} is missing")));
         }
-        let file = WeightFile::open(&dir.join(name))?;
-        for tensor in tensors {
-            if !file.has(tensor) {
-                return Err(wrong(format!("tensor `{tensor}` is not in {name}, where the index puts it")));
-            }
-            places.insert(tensor.to_owned(), files.len());
+        let file = WeightFile::open(&dir.join(&name))?;
+        if let Some(lost) = tensors.iter().find(|tensor| !file.has(tensor)) {
+            return Err(wrong(format!("tensor `{lost}` is not in {name}, where the index puts it")));
         }
-        if let Some(extra) = file.names().into_iter().find(|t| places.get(t) != Some(&files.len())) {
+        if let Some(extra) = file.names().into_iter().find(|tensor| !tensors.contains(tensor)) {
             return Err(wrong(format!("tensor `{extra}` of {name} is not listed there by the index")));
         }
+        places.extend(tensors.into_iter().map(|tensor| (tensor, files.len())));
         files.push(file);
     }
     Ok((files, places))
+}
+
+/// The weights of a directory that has neither [`SINGLE`] nor [`INDEX`], and what to do with them, for a message.
+fn other_weights(dir: &Path) -> String {
+    let names = fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.file_name().to_string_lossy().into_owned());
+    let mut names: Vec<_> = names.collect();
+    names.sort_unstable();
+    let first = |ends: &str| names.iter().find(|name| name.ends_with(ends));
+    if let Some(shard) = first(".safetensors") {
+        return format!(" and no {INDEX} to say what {shard} is");
+    }
+    first(".bin").or_else(|| first(".pth")).map_or_else(String::new, |pickle| {
+        format!(" but {pickle}, a pickle, which is not read: convert it to safetensors")
+    })
 }
 
 fn parse_json(path: &Path, bytes: &[u8]) -> Result<Value, WeightError> {

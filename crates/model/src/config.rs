@@ -49,6 +49,7 @@ struct Raw {
     #[serde(default)]
     mlp_bias: bool,
     hidden_act: Option<String>,
+    quantization_config: Option<serde_json::Value>,
 }
 
 /// Where newer `transformers` versions keep the rotary settings.
@@ -101,6 +102,12 @@ impl Raw {
             Some(other) => {
                 return refuse(format!("model_type \"{other}\" is not supported; this build runs \"llama\""));
             }
+        }
+        if let Some(quantized) = self.quantization_config.as_ref().filter(|q| !q.is_null()) {
+            let method = quantized["quant_method"].as_str().unwrap_or("unknown");
+            return refuse(format!(
+                "quantization_config (\"{method}\") is not supported; take the model in F32, F16 or BF16"
+            ));
         }
         if let Some(act) = self.hidden_act.as_deref().filter(|a| *a != "silu") {
             return refuse(format!("hidden_act \"{act}\" is not supported; this build runs \"silu\""));

@@ -10,6 +10,11 @@ use spectrain_kernels::swiglu::swiglu;
 use std::path::Path;
 use std::sync::Arc;
 
+/// The embedding matrix, which is the output head too where they are tied.
+const EMBEDDING: &str = "model.embed_tokens.weight";
+/// The output head.
+const HEAD: &str = "lm_head.weight";
+
 /// A frozen Llama-architecture model in f32.
 pub struct Llama {
     config: LlamaConfig,
@@ -81,8 +86,9 @@ impl Llama {
         let table = |name: &str| -> Result<Tensor<2>, ModelError> {
             Ok(Tensor::from_data(TensorData::new(weights.tensor_f32(name, &shape)?, shape), device))
         };
-        let embedding = table("model.embed_tokens.weight")?;
-        let head = if config.tied { embedding.clone() } else { table("lm_head.weight")? };
+        check_head(weights, &config)?;
+        let embedding = table(EMBEDDING)?;
+        let head = if config.tied { embedding.clone() } else { table(HEAD)? };
         Ok(Self {
             device: device.clone(),
             rope: Arc::new(RopeTable::new(config.max_positions, heads.dim, config.rope_theta)),
@@ -163,6 +169,25 @@ impl Llama {
     pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
         hidden.matmul(self.head.clone())
     }
+}
+
+/// Refuses a model whose configuration and weights disagree about its output head: loaders differ in which of the two
+/// they believe, and a wrong head still gives fluent logits. A tied head that is stored all the same must be equal.
+fn check_head(weights: &WeightDir, config: &LlamaConfig) -> Result<(), ModelError> {
+    if !config.tied && !weights.has(HEAD) {
+        return Err(ModelError::Config(format!(
+            "tie_word_embeddings is not true, but there is no tensor `{HEAD}`; it must be true if the head is `{EMBEDDING}`"
+        )));
+    }
+    let shape = [config.vocab_size, config.hidden_size];
+    let differs = |head: Vec<f32>| Ok::<_, ModelError>(head != weights.tensor_f32(EMBEDDING, &shape)?);
+    if config.tied && weights.has(HEAD) && differs(weights.tensor_f32(HEAD, &shape)?)? {
+        return Err(ModelError::Config(format!(
+            "tie_word_embeddings is true, but tensor `{HEAD}` is not equal to `{EMBEDDING}`; it must be false if \
+             `{HEAD}` is the head"
+        )));
+    }
+    Ok(())
 }
 
 /// Reads `[out, input]` matrices and joins their transposes along the output: `[input, Σ out]`.

@@ -12,5 +12,5 @@ pub use capture::{capture, store_dir};
 pub use estimate::estimate;
 pub use evaluate::{EvalPlan, evaluate, table};
 pub use generate::{answers, generate};
-pub use setup::{RunDir, Setup, device, locate_target, read_questions};
+pub use setup::{RunDir, Setup, bring_target, device, locate_target, read_questions};
 pub use train::{check as check_training, record_measurements, train};

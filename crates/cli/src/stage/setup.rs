@@ -7,7 +7,7 @@ use serde::Serialize;
 use spectrain_core::chat::ChatTemplate;
 use spectrain_core::recipe::{Recipe, TargetFacts};
 use spectrain_core::tokenizer::Tokenizer;
-use spectrain_data::fetch::{Source, fetch};
+use spectrain_data::fetch::{FetchError, FetchReport, Hub, Source, fetch};
 use spectrain_data::prompts::{Prompt, read_prompts};
 use spectrain_data::weights::{WeightDir, write_atomically};
 use spectrain_model::{Llama, LlamaConfig};
@@ -23,22 +23,35 @@ pub fn device(name: &str) -> Result<Device, Failure> {
     }
 }
 
-/// The directory of a target given as a directory or as a known name, brought first when `may_fetch` and absent.
+/// Brings a target; a model on the hub is refused before its weights are downloaded if this build cannot run it.
+pub fn bring_target(source: &Source, out: &Path) -> Result<FetchReport, Failure> {
+    let hub = Hub::from_env(|config| LlamaConfig::from_json(config).map(drop).map_err(|e| e.to_string()));
+    fetch(source, out, &hub, &mut |stage| eprintln!("fetch: {stage}")).map_err(|error| match error.is_request() {
+        true => Failure::Request(error.into()),
+        false => Failure::Work(error.into()),
+    })
+}
+
+/// The directory of a target given as a directory or as a name that `fetch` takes, brought first when `may_fetch`
+/// and absent.
 pub fn locate_target(path: &str, may_fetch: bool) -> Result<PathBuf, Failure> {
     let directory = Path::new(path);
     if directory.is_dir() {
         return Ok(directory.to_path_buf());
     }
-    let known = Source::parse(path).map_err(|_| {
-        anyhow!("target \"{path}\": no such directory, and no known name; `spectrain fetch --help` lists the names")
+    let known = Source::parse(path).map_err(|error| match error {
+        FetchError::Unknown { .. } => {
+            anyhow!("target \"{path}\": no such directory, and no known name; `spectrain fetch --help` lists the names")
+        }
+        other => other.into(),
     });
     let source = known.request()?;
-    let out = Path::new("checkpoints").join(directory.file_stem().unwrap_or_default());
+    let out = Path::new("checkpoints").join(source.directory());
     if !may_fetch && !out.is_dir() {
         return Err(anyhow!("target \"{path}\" is not here yet: run `spectrain fetch {path}` first")).request();
     }
     if may_fetch {
-        fetch(&source, &out, &mut |stage| eprintln!("fetch: {stage}")).work()?;
+        bring_target(&source, &out)?;
     }
     Ok(out)
 }

@@ -37,8 +37,8 @@ macro_rules! table {
 table! {
     /// `[target]`: the frozen model that the drafter is trained for.
     Target {
-        /// A model directory, or a known name (`smollm2-135m-instruct`), which stands for `checkpoints/NAME` and is
-        /// fetched by `fit` if absent. Required.
+        /// A model directory, or a name that `fetch` takes (`smollm2-135m-instruct`, `hf:ORG/NAME@REVISION`), which
+        /// stands for a directory in `checkpoints` and is fetched by `fit` if absent. Required.
         path: String = String::new(),
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use spectrain_core::chat::{ChatTemplate, Message};
 use spectrain_core::tokenizer::Tokenizer;
-use spectrain_data::fetch::{FetchError, FetchReport, MANIFEST, Source, fetch};
+use spectrain_data::fetch::{FetchError, FetchReport, Hub, MANIFEST, Source, fetch};
 use spectrain_data::weights::WeightDir;
 use tempfile::TempDir;
 
@@ -34,7 +34,7 @@ impl Place {
 
     fn fetch_to(&self, out: &Path) -> Result<FetchReport, FetchError> {
         let source = Source::parse(self.dir.path().join("model.gguf").to_str().unwrap())?;
-        fetch(&source, out, &mut |_| {})
+        fetch(&source, out, &Hub::from_env(|_| Ok(())), &mut |_| {})
     }
 
     /// Names in the folder, sorted.
@@ -122,7 +122,7 @@ fn what_is_complete_is_left_and_what_is_damaged_is_replaced() {
     let place = Place::new(&tiny_llama());
     let first = place.fetch().unwrap();
     let again = place.fetch().unwrap();
-    assert_eq!((again.written, &again.files, &again.gguf_sha256), (false, &first.files, &first.gguf_sha256));
+    assert_eq!((again.written, &again.files, &again.origin), (false, &first.files, &first.origin));
     let tokenizer = place.out().join("tokenizer.json");
     fs::write(&tokenizer, "{}").unwrap();
     assert!(place.fetch().unwrap().written);
@@ -287,4 +287,44 @@ fn names_that_are_not_known_are_told_what_is() {
     assert!(matches!(Source::parse("smollm2-135m-instruct"), Ok(Source::Known(_))));
     let error = Source::parse("smollm2").unwrap_err().to_string();
     assert!(error.contains("`smollm2`") && error.contains("smollm2-135m-instruct"), "{error}");
+}
+
+#[test]
+fn names_on_the_hub_have_a_repository_and_a_revision() {
+    for (name, shown, directory) in [
+        ("hf:org/My-Model.v1_2", "hf:org/My-Model.v1_2@main", "org--My-Model.v1_2"),
+        ("hf:org/model@main", "hf:org/model@main", "org--model"),
+        ("hf:org/model@v1.0", "hf:org/model@v1.0", "org--model@v1.0"),
+        ("hf:org/model@refs/pr/7", "hf:org/model@refs/pr/7", "org--model@refs--pr--7"),
+    ] {
+        let source = Source::parse(name).unwrap();
+        let Source::Hub(model) = &source else { panic!("{source:?}") };
+        assert_eq!((model.to_string().as_str(), source.directory()), (shown, directory.into()));
+    }
+    for name in [
+        "hf:",
+        "hf:model",
+        "hf:a/b/c",
+        "hf:../b",
+        "hf:a/..",
+        "hf:a/b@",
+        "hf:a/b@../x",
+        "hf:a/b@/x",
+        "hf:a b/c",
+        "hf:a/b?x",
+    ] {
+        let error = Source::parse(name).unwrap_err();
+        assert!(error.to_string().contains("hf:ORG/NAME") && error.is_request(), "{name}: {error}");
+    }
+}
+
+#[cfg(not(feature = "hub"))]
+#[test]
+fn a_build_without_the_hub_says_how_to_have_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = Source::parse("hf:org/model").unwrap();
+    let error = fetch(&source, &dir.path().join("model"), &Hub::from_env(|_| Ok(())), &mut |_| {}).unwrap_err();
+    assert!(error.to_string().contains("build with `--features hub`, or give a directory"), "{error}");
+    assert!(error.is_request());
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }

@@ -56,24 +56,111 @@ fn one_file_and_shards_hold_the_same_tensors() {
     }
 }
 
+/// Opening must fail with one line that holds all `words`.
+fn refused(dir: &Path, words: &[&str]) -> WeightError {
+    let error = WeightDir::open(dir).unwrap_err();
+    let line = error.to_string();
+    assert!(words.iter().all(|word| line.contains(word)) && !line.contains('\n'), "{words:?}: {line}");
+    error
+}
+
 #[test]
 fn index_and_shards_are_checked_both_ways() {
     for (map, words) in [
         (json!({ "a": "one.safetensors" , "b": "one.safetensors" }), "tensor `b` is not in one.safetensors"),
         (json!({ "a": "one.safetensors", "b": "two.safetensors", "c": "two.safetensors" }), "tensor `c` is not in two"),
         (json!({ "a": "one.safetensors", "b": "three.safetensors" }), "shard three.safetensors is missing"),
-        (json!({ "a": "../one.safetensors" }), "tensor `a` is not given a file name"),
-        (json!({ "a": 1 }), "tensor `a` is not given a file name"),
-        (json!([]), "no `weight_map`"),
+        (json!({ "a": "two.safetensors", "b": "one.safetensors" }), "tensor `b` is not in one.safetensors"),
+        (json!({ "a": 1 }), "tensor `a` is given 1"),
+        (json!({}), "lists no tensor"),
     ] {
-        let error = WeightDir::open(sharded(map).path()).unwrap_err();
+        let error = refused(sharded(map).path(), &[words, INDEX]);
         assert!(matches!(error, WeightError::Index { .. }), "{error}");
-        assert!(error.to_string().contains(words) && error.to_string().contains(INDEX), "{error}");
+    }
+    for (map, words) in [(json!([]), "`weight_map` as an object"), (json!("one.safetensors"), "`weight_map`")] {
+        let error = refused(sharded(map).path(), &[words, INDEX]);
+        assert!(matches!(error, WeightError::Json { .. }), "{error}");
     }
     let dir = sharded(json!({ "a": "one.safetensors", "b": "two.safetensors" }));
     write(&dir.path().join("two.safetensors"), &[tensor("b", &[3], &[0.0; 3]), tensor("hidden", &[1], &[1.0])]);
-    let error = WeightDir::open(dir.path()).unwrap_err().to_string();
-    assert!(error.contains("tensor `hidden` of two.safetensors is not listed"), "{error}");
+    refused(dir.path(), &["tensor `hidden` of two.safetensors is not listed"]);
+    // In both shards, under a name that the index gives to the other one.
+    write(&dir.path().join("two.safetensors"), &[tensor("b", &[3], &[0.0; 3]), tensor("a", &[1], &[1.0])]);
+    refused(dir.path(), &["tensor `a` of two.safetensors is not listed there"]);
+}
+
+#[test]
+fn an_index_cannot_lead_out_of_its_directory() {
+    let outer = tempfile::tempdir().unwrap();
+    write(&outer.path().join("secret.safetensors"), &[tensor("a", &[1], &[1.0])]);
+    let absolute = outer.path().join("secret.safetensors").to_str().unwrap().to_owned();
+    let dir = outer.path().join("model");
+    fs::create_dir(&dir).unwrap();
+    fs::create_dir(dir.join("sub")).unwrap();
+    fs::write(dir.join(CONFIG), "{}").unwrap();
+    write(&dir.join("sub/one.safetensors"), &[tensor("a", &[1], &[1.0])]);
+    for file in ["../secret.safetensors", &absolute, "sub/one.safetensors", "..\\secret.safetensors", "C:x", "..", ""] {
+        fs::write(dir.join(INDEX), json!({ "weight_map": { "a": file } }).to_string()).unwrap();
+        let error = refused(&dir, &["tensor `a` is given", "a file of this directory"]);
+        assert!(matches!(error, WeightError::Index { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_tensor_listed_twice_is_refused() {
+    let dir = sharded(json!({}));
+    let index =
+        r#"{"weight_map": {"b": "one.safetensors", "a": "one.safetensors", "b": "two.safetensors"}, "metadata": {}}"#;
+    fs::write(dir.path().join(INDEX), index).unwrap();
+    refused(dir.path(), &[INDEX, "tensor `b` is listed twice"]);
+}
+
+#[test]
+fn weights_that_the_index_does_not_name_are_ignored_unless_others_would_load_them() {
+    let dir = sharded(json!({ "a": "one.safetensors", "b": "two.safetensors" }));
+    write(&dir.path().join("consolidated.safetensors"), &[tensor("c", &[1], &[1.0])]);
+    fs::write(dir.path().join("three.safetensors"), "not even a weight file").unwrap();
+    assert_eq!(WeightDir::open(dir.path()).unwrap().names().collect::<Vec<_>>(), ["a", "b"]);
+    write(&dir.path().join(SINGLE), &[tensor("a", &[2, 2], &[0.0; 4])]);
+    refused(dir.path(), &[INDEX, "model.safetensors lies beside it"]);
+    // Some writers add an index to a model of one file.
+    let dir = single();
+    fs::write(dir.path().join(INDEX), json!({ "weight_map": { "a": SINGLE, "b": SINGLE } }).to_string()).unwrap();
+    assert_eq!(WeightDir::open(dir.path()).unwrap().names().count(), 2);
+}
+
+#[test]
+fn types_may_differ_between_shards_and_within_one() {
+    let dir = sharded(json!({ "a": "one.safetensors", "b": "two.safetensors", "c": "two.safetensors" }));
+    let values = [1.0f32, 0.333, -70000.0];
+    let f16s: Vec<u8> = values.iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()).collect();
+    let bf16s: Vec<u8> = values.iter().flat_map(|v| bf16::from_f32(*v).to_le_bytes()).collect();
+    let views = [
+        ("b".to_owned(), TensorView::new(Dtype::F16, vec![3], &f16s).unwrap()),
+        ("c".to_owned(), TensorView::new(Dtype::BF16, vec![3, 1], &bf16s).unwrap()),
+    ];
+    write_safetensors(&dir.path().join("two.safetensors"), &views, &BTreeMap::new()).unwrap();
+    let weights = WeightDir::open(dir.path()).unwrap();
+    assert_eq!(weights.tensor_f32("a", &[2, 2]).unwrap(), [1.0, 2.0, 3.0, 4.0]);
+    // Beyond the largest f16 there is infinity, as the writer made it; bf16 keeps the range and loses digits.
+    assert_eq!(weights.tensor_f32("b", &[3]).unwrap(), [1.0, 0.33300781, f32::NEG_INFINITY]);
+    assert_eq!(weights.tensor_f32("c", &[3, 1]).unwrap(), [1.0, 0.33203125, -70144.0]);
+}
+
+#[test]
+fn types_that_are_no_plain_floats_name_tensor_and_file() {
+    let dir = sharded(json!({ "a": "one.safetensors", "q": "two.safetensors" }));
+    let path = dir.path().join("two.safetensors");
+    let views = [("q".to_owned(), TensorView::new(Dtype::F8_E4M3, vec![2], &[1, 2]).unwrap())];
+    write_safetensors(&path, &views, &BTreeMap::new()).unwrap();
+    let error = WeightDir::open(dir.path()).unwrap().tensor_f32("q", &[2]).unwrap_err().to_string();
+    assert!(error.ends_with("two.safetensors: tensor `q` has type F8_E4M3, expected F32, F16 or BF16"), "{error}");
+    // A type newer than this build: the header itself does not parse.
+    let bytes = fs::read(&path).unwrap();
+    let text = String::from_utf8_lossy(&bytes).replace("F8_E4M3", "F2_E1M0");
+    fs::write(&path, text.as_bytes()).unwrap();
+    let error = refused(dir.path(), &["two.safetensors: tensor `q` has type F2_E1M0, expected F32, F16 or BF16"]);
+    assert!(matches!(error, WeightError::Dtype { .. }), "{error}");
 }
 
 #[test]
@@ -135,6 +222,11 @@ fn a_directory_that_is_no_model_says_what_it_lacks() {
     assert!(matches!(WeightDir::open(dir.path()), Err(WeightError::NotAModel { need: SINGLE, .. })));
     fs::write(dir.path().join(CONFIG), "{").unwrap();
     assert!(matches!(WeightDir::open(dir.path()), Err(WeightError::Json { .. })));
+    fs::write(dir.path().join(CONFIG), "{}").unwrap();
+    fs::write(dir.path().join("pytorch_model.bin"), "").unwrap();
+    refused(dir.path(), &["no model.safetensors but pytorch_model.bin", "convert it to safetensors"]);
+    fs::write(dir.path().join("model-00001-of-00002.safetensors"), "").unwrap();
+    refused(dir.path(), &[INDEX, "model-00001-of-00002.safetensors"]);
     let error = WeightDir::open(&dir.path().join("none")).unwrap_err();
     assert!(matches!(error, WeightError::Io { .. }) && error.to_string().contains("none"), "{error}");
 }
