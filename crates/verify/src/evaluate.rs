@@ -2,9 +2,9 @@
 
 use crate::engine::{SpeculativeDecoder, Times, Transcript};
 use crate::judge::judge;
-use serde::Serialize;
+use spectrain_core::evaluation::{Counted, Evaluation, Seconds};
 use spectrain_core::rules::{Rule, RuleError};
-use spectrain_core::stats::{Acceptance, Interval, Ratio, Resampling, Round, StatsError};
+use spectrain_core::stats::{Acceptance, Ratio, Resampling, Round, StatsError};
 use spectrain_draft::proposer::{Pick, Proposer};
 use spectrain_model::{Completion, Decoder, Llama, Request};
 use std::collections::BTreeMap;
@@ -62,73 +62,6 @@ pub enum EvaluateError {
     /// Nothing was counted.
     #[error("no verify call was made: {0}")]
     Stats(#[from] StatsError),
-}
-
-/// Rounds of one task, or of all, counted.
-#[derive(Debug, Clone, Serialize)]
-pub struct Counted {
-    /// Prompts.
-    pub questions: usize,
-    /// Headline with its 95 % interval, resampled by question.
-    pub interval: Interval,
-    /// Everything counted over the rounds.
-    #[serde(flatten)]
-    pub acceptance: Acceptance,
-}
-
-/// Seconds by part.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct Seconds {
-    /// Drafting, the rewriting of accepted rows included.
-    pub t_draft: f64,
-    /// Target passes.
-    pub t_verify: f64,
-    /// Distributions and draws.
-    pub t_sample: f64,
-    /// Commit and bookkeeping.
-    pub t_state: f64,
-    /// Whole speculative run.
-    pub speculative: f64,
-    /// Whole plain run of the same requests.
-    pub plain: f64,
-}
-
-/// The result of one measurement.
-#[derive(Debug, Clone, Serialize)]
-pub struct Evaluation {
-    /// What the rule promises.
-    pub guarantee: String,
-    /// Rule.
-    pub rule: Rule,
-    /// Temperature.
-    pub temperature: f64,
-    /// Drafted tokens per round.
-    pub length: usize,
-    /// Requests at a time.
-    pub batch: usize,
-    /// Longest answer.
-    pub max_new_tokens: usize,
-    /// Seed.
-    pub seed: u64,
-    /// Number format of both models.
-    pub dtype: &'static str,
-    /// Over all tasks.
-    #[serde(flatten)]
-    pub overall: Counted,
-    /// By task.
-    pub tasks: BTreeMap<String, Counted>,
-    /// Where the time went.
-    pub seconds: Seconds,
-    /// Output tokens per second, speculative.
-    pub tokens_per_second: f64,
-    /// Output tokens per second of the plain path.
-    pub plain_tokens_per_second: f64,
-    /// Ratio of the two rates, measured in one process.
-    pub speedup: f64,
-    /// Prompts whose text equals the plain path's, where rule and seed promise that; the rest differ by rounding.
-    pub same_text: Option<usize>,
-    /// Rejections without residual mass that fell back to the target.
-    pub residual_fallbacks: usize,
 }
 
 /// Answers `questions` twice, plainly and speculatively, and counts. `progress` is called with the tokens written.
@@ -213,7 +146,7 @@ fn summarise(
         batch: settings.batch,
         max_new_tokens: settings.max_new_tokens,
         seed: settings.seed,
-        dtype: "f32",
+        dtype: "f32".to_string(),
         overall,
         tasks,
         seconds: Seconds {

@@ -5,4 +5,5 @@ pub mod evaluate;
 pub mod judge;
 
 pub use engine::{SpeculativeDecoder, Times, Transcript};
-pub use evaluate::{Evaluation, Settings, evaluate};
+pub use evaluate::{Settings, evaluate};
+pub use spectrain_core::evaluation::Evaluation;

@@ -4,12 +4,12 @@ use crate::args::EvalArgs;
 use crate::exit::{Blame, Failure};
 use crate::stage::{self, EvalPlan, Setup};
 use anyhow::{Context, anyhow};
+use spectrain_core::evaluation::Evaluation;
 use spectrain_core::recipe::Recipe;
 use spectrain_core::rules::Rule;
 use spectrain_data::prompts::Prompt;
 use spectrain_data::weights::write_atomically;
 use spectrain_draft::Checkpoint;
-use spectrain_verify::evaluate::Evaluation;
 use std::io::Write;
 use std::path::Path;
 

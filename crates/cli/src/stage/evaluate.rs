@@ -3,10 +3,11 @@
 use super::setup::Setup;
 use crate::exit::{Blame, Failure};
 use crate::progress::Progress;
+use spectrain_core::evaluation::Evaluation;
 use spectrain_core::rules::Rule;
 use spectrain_data::prompts::Prompt;
 use spectrain_draft::Checkpoint;
-use spectrain_verify::evaluate::{Evaluation, Question, Settings};
+use spectrain_verify::evaluate::{Question, Settings};
 
 /// What is measured.
 pub struct EvalPlan {

@@ -1,6 +1,6 @@
 //! Counted statistics over verified rounds.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Ratio, StatsError};
 
@@ -16,7 +16,7 @@ pub struct Round {
 }
 
 /// Statistics of a set of rounds. Every mean is a ratio of sums over rounds, never a mean of means.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Acceptance {
     /// Target calls.
     pub target_calls: usize,

@@ -3,7 +3,7 @@
 //! Rounds of one question resemble each other, so rounds are not independent: the question is the unit. A statistic
 //! is a ratio of sums over questions, and each resample takes the sums again.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::StatsError;
 use crate::rng::{Key, Purpose};
@@ -18,7 +18,7 @@ pub struct Ratio {
 }
 
 /// An estimate with the ends of its percentile interval.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// The statistic of the data.
     pub estimate: f64,

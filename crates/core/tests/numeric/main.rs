@@ -6,6 +6,7 @@ mod bootstrap;
 mod calibration;
 mod chain;
 mod chi_square;
+mod evaluation;
 mod gradients;
 mod lengths;
 mod lookup;
