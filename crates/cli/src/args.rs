@@ -110,9 +110,9 @@ pub struct EvalArgs {
     /// Rule at temperatures above 0: token, block or sampled-match; at 0 it is always greedy
     #[arg(long, value_name = "RULE")]
     pub rule: Option<Rule>,
-    /// Drafted tokens a round
-    #[arg(long, value_name = "K", value_parser = at_least_1)]
-    pub length: Option<usize>,
+    /// Drafted tokens a round; may be repeated, one evaluation each
+    #[arg(long = "length", value_name = "K", value_parser = at_least_1)]
+    pub lengths: Vec<usize>,
     /// Sampling temperature; may be repeated, one evaluation each
     #[arg(long = "temperature", value_name = "T", value_parser = temperature)]
     pub temperatures: Vec<f64>,

@@ -10,6 +10,7 @@ use spectrain_core::rules::Rule;
 use spectrain_data::prompts::Prompt;
 use spectrain_data::weights::write_atomically;
 use spectrain_draft::Checkpoint;
+use spectrain_report::table;
 use std::io::Write;
 use std::path::Path;
 
@@ -32,7 +33,7 @@ pub fn run(args: EvalArgs) -> Result<(), Failure> {
     let plan = EvalPlan {
         rule: args.rule.unwrap_or(recipe.verifier.rule),
         temperatures: if args.temperatures.is_empty() { defaults.temperatures } else { args.temperatures.clone() },
-        length: args.length.unwrap_or(defaults.length),
+        lengths: if args.lengths.is_empty() { vec![defaults.length] } else { args.lengths.clone() },
         batch: args.batch.unwrap_or(defaults.batch),
         max_new_tokens: args.max_new_tokens.unwrap_or(defaults.max_new_tokens),
         seed: recipe.seed,
@@ -44,8 +45,8 @@ pub fn run(args: EvalArgs) -> Result<(), Failure> {
     let results = stage::evaluate(&setup, &checkpoint, &prompts, &plan)?;
     // Where JSON takes standard output, the table gives way.
     match args.json.as_deref() {
-        Some(path) if path == Path::new("-") => eprint!("{}", stage::table(&results)),
-        _ => print!("{}", stage::table(&results)),
+        Some(path) if path == Path::new("-") => eprint!("{}", table(&results)),
+        _ => print!("{}", table(&results)),
     }
     args.json.as_deref().map_or(Ok(()), |path| write_json(path, &results))
 }

@@ -6,6 +6,7 @@ use crate::exit::{Blame, Failure};
 use crate::interrupt;
 use crate::stage::{self, EvalPlan};
 use spectrain_draft::Checkpoint;
+use spectrain_report::table;
 use std::time::Instant;
 
 /// Runs the command.
@@ -38,7 +39,7 @@ pub fn run(args: FitArgs) -> Result<(), Failure> {
     let plan = EvalPlan {
         rule: run.recipe.verifier.rule,
         temperatures: eval.temperatures.clone(),
-        length: eval.length,
+        lengths: eval.curve.iter().copied().chain([eval.length]).collect(),
         batch: eval.batch,
         max_new_tokens: eval.max_new_tokens,
         seed: run.recipe.seed,
@@ -47,16 +48,23 @@ pub fn run(args: FitArgs) -> Result<(), Failure> {
     let checkpoint = Checkpoint::open(&best).work()?;
     let questions = &run.questions[..run.questions.len().min(eval.limit)];
     timed("evaluate", &mut || {
-        let results = stage::evaluate(&run.setup, &checkpoint, questions, &plan)?;
-        print!("{}", stage::table(&results));
-        for result in &results {
-            run.dir.write_json(&format!("eval/T{}.json", result.temperature), result)?;
+        let mut results = stage::evaluate(&run.setup, &checkpoint, questions, &plan)?;
+        results.sort_by(|a, b| a.temperature.total_cmp(&b.temperature).then(a.length.cmp(&b.length)));
+        print!("{}", table(&results));
+        for r in &results {
+            run.dir.write_json(&format!("eval/T{}-K{}.json", r.temperature, r.length), r)?;
         }
-        stage::record_measurements(&run.dir, checkpoint.provenance.step, &results)
+        stage::record_measurements(&run.dir, checkpoint.provenance.step, &results)?;
+        stage::write_report(&run.setup, &run.recipe, &run.dir, results)
     })?;
     let total: f64 = seconds.iter().map(|(_, s)| s).sum();
     let parts: Vec<String> = seconds.iter().map(|(name, s)| format!("{name} {s:.0} s")).collect();
-    eprintln!("fit: {}; {total:.0} s in all; the drafter is {}", parts.join(", "), best.display());
+    eprintln!(
+        "fit: {}; {total:.0} s in all; the drafter is {}, the report {}",
+        parts.join(", "),
+        best.display(),
+        run.dir.join("report.html").display()
+    );
     run.dir.write_json("seconds.json", &seconds.into_iter().collect::<std::collections::BTreeMap<_, _>>())
 }
 

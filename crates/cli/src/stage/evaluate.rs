@@ -15,8 +15,8 @@ pub struct EvalPlan {
     pub rule: Rule,
     /// One measurement each.
     pub temperatures: Vec<f64>,
-    /// Drafted tokens a round.
-    pub length: usize,
+    /// Drafted tokens a round, one measurement each.
+    pub lengths: Vec<usize>,
     /// Requests at once.
     pub batch: usize,
     /// Longest answer.
@@ -25,7 +25,7 @@ pub struct EvalPlan {
     pub seed: u64,
 }
 
-/// Measures `checkpoint` on `prompts`, once per temperature.
+/// Measures `checkpoint` on `prompts`, once per temperature and length.
 pub fn evaluate(
     setup: &Setup,
     checkpoint: &Checkpoint,
@@ -37,47 +37,23 @@ pub fn evaluate(
     let mut proposer = checkpoint.proposer(&setup.target).request()?;
     let stop = setup.template.stop_ids();
     let mut results = Vec::new();
-    for &temperature in &plan.temperatures {
+    for (&temperature, &length) in plan.temperatures.iter().flat_map(|t| plan.lengths.iter().map(move |l| (t, l))) {
         let rule = plan.rule.at(temperature);
         let settings = Settings {
             rule,
             temperature,
-            length: plan.length,
+            length,
             batch: plan.batch,
             max_new_tokens: plan.max_new_tokens,
             seed: plan.seed,
         };
         let total = 2 * questions.len() * plan.max_new_tokens;
-        let progress = Progress::new(&format!("eval T={temperature} {rule}"), total as u64, "tokens at most");
+        let label = format!("eval T={temperature} K={length} {rule}");
+        let progress = Progress::new(&label, total as u64, "tokens at most");
         let count = |tokens| progress.inc(tokens as u64);
         let result = spectrain_verify::evaluate(&setup.target, proposer.as_mut(), &stop, &questions, &settings, count);
         progress.finish();
         results.push(result.work()?);
     }
     Ok(results)
-}
-
-/// The results for a person, one line each.
-pub fn table(results: &[Evaluation]) -> String {
-    let mut text = format!(
-        "{:>4}  {:<14} {:>6}  {:>23}  {:<32} {:>9} {:>9} {:>8}\n",
-        "T", "rule", "length", "tokens per target call", "accepted at 1, 2, …", "tokens/s", "plain/s", "speedup"
-    );
-    for r in results {
-        let a = &r.overall;
-        let headline = format!("{:.3} [{:.3}, {:.3}]", a.interval.estimate, a.interval.low, a.interval.high);
-        let prefix: Vec<String> = a.acceptance.accept_prefix.iter().map(|p| format!("{p:.3}")).collect();
-        text += &format!(
-            "{:>4}  {:<14} {:>6}  {:>23}  {:<32} {:>9.1} {:>9.1} {:>7.2}x\n",
-            r.temperature,
-            r.rule.name(),
-            r.length,
-            headline,
-            prefix.join(" "),
-            r.tokens_per_second,
-            r.plain_tokens_per_second,
-            r.speedup
-        );
-    }
-    text
 }

@@ -5,12 +5,14 @@ mod checkpoints;
 mod estimate;
 mod evaluate;
 mod generate;
+mod report;
 mod setup;
 mod train;
 
 pub use capture::{capture, store_dir};
 pub use estimate::estimate;
-pub use evaluate::{EvalPlan, evaluate, table};
+pub use evaluate::{EvalPlan, evaluate};
 pub use generate::{answers, generate};
+pub use report::write as write_report;
 pub use setup::{RunDir, Setup, bring_target, device, locate_target, read_questions};
 pub use train::{check as check_training, record_measurements, train};

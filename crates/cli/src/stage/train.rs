@@ -9,6 +9,7 @@ use crate::progress::Progress;
 use anyhow::{Context, anyhow};
 use half::bf16;
 use serde_json::json;
+use spectrain_core::evaluation::Evaluation;
 use spectrain_core::recipe::{Drafter, LossKind, Optimizer, Recipe, Train};
 use spectrain_data::draft_vocab::{DraftVocab, count_tokens};
 use spectrain_data::store::{FeatureRow, StoreReader, sha256};
@@ -19,7 +20,6 @@ use spectrain_train::{
     JsonLines, MatrixUpdate, MetricSink, OptimiserConfig, Record, Snapshot, Start, TensorBoard, TrainConfig,
     TrainError, Trainer, Update, read_records,
 };
-use spectrain_verify::evaluate::Evaluation;
 use std::path::{Path, PathBuf};
 
 /// Refuses what this build cannot train yet, before any work.

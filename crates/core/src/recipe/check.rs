@@ -149,6 +149,9 @@ fn check_train(train: &Train, unroll: usize) -> Result<(), Fault> {
 }
 
 fn check_eval(eval: &Eval, rule: Rule) -> Result<(), Fault> {
+    let lengths: Vec<usize> = eval.curve.iter().copied().chain([eval.length]).collect();
+    let valid = repeated(&lengths).is_none() && lengths.iter().all(|l| *l >= 1);
+    must(valid, "eval.curve", &eval.curve, "distinct lengths of 1 or more, other than eval.length")?;
     let (key, temperatures) = ("eval.temperatures", &eval.temperatures);
     must(!temperatures.is_empty(), key, temperatures, "one temperature or more")?;
     let valid = temperatures.iter().all(|t| t.is_finite() && *t >= 0.0);

@@ -195,6 +195,8 @@ table! {
         max_new_tokens: usize = 96,
         /// Drafted tokens a round (a chain of this length, the bonus token not counted).
         length: usize = 5,
+        /// Further lengths, measured in the same way for the curve of acceptance length against length.
+        curve: Vec<usize> = Vec::new(),
         /// Temperatures, one evaluation each: 0 under the greedy rule, others under `verifier.rule`.
         temperatures: Vec<f64> = vec![0.0, 1.0],
         /// Requests at once.

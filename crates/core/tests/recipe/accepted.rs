@@ -55,6 +55,7 @@ step_decay = 0.8
 epochs = 6
 batch_tokens = 2048
 max_seq = 1024
+optimizer = "adamw"
 learning_rate = 0.0005
 warmup_ratio = 0.04
 betas = [0.9, 0.95]
@@ -62,7 +63,7 @@ eps = 0.00000001
 weight_decay = 0.0
 clip_norm = 0.5
 validation_share = 0.05
-checkpoint_every = 0
+checkpoint_every = 200
 log_every = 10
 
 [eval]
@@ -70,6 +71,7 @@ prompts = "eval/heldout.jsonl"
 limit = 24
 max_new_tokens = 96
 length = 5
+curve = []
 temperatures = [0.0, 1.0]
 batch = 8
 "#;

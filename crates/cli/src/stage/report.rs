@@ -1,0 +1,30 @@
+//! `report.html` of a run.
+
+use super::setup::{RunDir, Setup};
+use crate::exit::{Blame, Failure};
+use anyhow::Context;
+use spectrain_core::evaluation::Evaluation;
+use spectrain_core::recipe::{Drafter, Recipe};
+use spectrain_report::{Report, read_training};
+
+/// Writes the report of a run that was measured.
+pub fn write(setup: &Setup, recipe: &Recipe, run: &RunDir, evaluations: Vec<Evaluation>) -> Result<(), Failure> {
+    let path = run.join("metrics.jsonl");
+    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string()).work()?;
+    let training = read_training(&text).with_context(|| path.display().to_string()).work()?;
+    let Drafter::Eagle3(drafter) = &recipe.drafter;
+    let (loss, train) = (&recipe.loss, &recipe.train);
+    let fact = |name: &str, value: String| (name.to_owned(), value);
+    let facts = vec![
+        fact("target", setup.dir.display().to_string()),
+        fact(
+            "drafter",
+            format!("eagle3, draft vocabulary {}", drafter.draft_vocab.size(setup.target.config().vocab_size)),
+        ),
+        fact("loss", format!("{}, {} unroll steps", loss.kind, loss.unroll)),
+        fact("training", format!("{} epochs over {} answer tokens", train.epochs, recipe.data.answer_tokens)),
+        fact("spectrain", env!("CARGO_PKG_VERSION").to_owned()),
+    ];
+    let report = Report { title: recipe.name.clone(), facts, evaluations, training, transcripts: Vec::new() };
+    run.write("report.html", &report.html())
+}

@@ -1,0 +1,6 @@
+//! What the command line does with right and wrong requests, from outside.
+#![allow(clippy::unwrap_used)]
+
+mod place;
+mod refusals;
+mod wrong;
