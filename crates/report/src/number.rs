@@ -11,7 +11,7 @@ pub fn fixed(value: f64, digits: usize) -> String {
 
 /// `part` of `whole` in per cent, rounded to a whole number.
 pub fn percent(part: f64, whole: f64) -> String {
-    if whole > 0.0 { fixed(100.0 * part / whole, 0) } else { NONE.to_string() }
+    fixed(100.0 * part / whole, 0)
 }
 
 /// A speedup as `0.76×`.

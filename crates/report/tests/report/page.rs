@@ -132,7 +132,12 @@ fn whatever_is_missing_the_page_stands() {
     let wordless = TrainingPoint { step: 0, held_out: false, loss: f64::NAN, alpha_step: vec![] };
     let mut one = full();
     one.evaluations.truncate(1);
+    let mut unsure = full();
+    let unknown = &mut unsure.evaluations[0].overall;
+    (unknown.interval.low, unknown.interval.high) = (f64::NAN, f64::INFINITY);
+    unsure.evaluations[1].overall.acceptance.tokens_per_target_call = f64::NAN;
     let reports = [
+        unsure,
         Report::default(),
         one,
         Report { evaluations: vec![nothing()], ..full() },
