@@ -42,9 +42,15 @@ pub fn report(result: Result<(), Failure>) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// The error with its causes, on one line.
+/// The error with its causes, on one line; a cause that the text before it already tells is not told again.
 fn one_line(error: &Error) -> String {
-    let text = format!("{error:#}");
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string).filter(|c| !c.is_empty()) {
+        if !text.contains(&cause) {
+            text += if text.is_empty() { "" } else { ": " };
+            text += &cause;
+        }
+    }
     text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
@@ -61,6 +67,13 @@ mod tests {
         let line = error.map(|error| one_line(&error));
         let right = "cannot load model.safetensors: tensor a.b:; expected [2, 3]; found [3, 2]";
         assert_eq!(line.as_deref(), Some(right));
+    }
+
+    #[test]
+    fn a_cause_that_was_told_is_not_told_again() {
+        let cause: Result<(), Error> = Err(anyhow::anyhow!("no such file"));
+        let error = cause.context("a.jsonl: no such file").context("data.prompts").err();
+        assert_eq!(error.map(|e| one_line(&e)).as_deref(), Some("data.prompts: a.jsonl: no such file"));
     }
 
     #[test]

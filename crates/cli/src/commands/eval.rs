@@ -17,6 +17,10 @@ use std::path::Path;
 /// Runs the command.
 pub fn run(args: EvalArgs) -> Result<(), Failure> {
     let device = stage::device(&args.device)?;
+    if !args.checkpoint.exists() {
+        let text = "there is no such checkpoint; `spectrain fit` writes one to runs/NAME/best";
+        return Err(anyhow!("{}: {text}", args.checkpoint.display())).request();
+    }
     let checkpoint = Checkpoint::open(&args.checkpoint).request()?;
     let recipe = recipe_of(&args.checkpoint)?;
     let asked = args.target.as_deref().unwrap_or(&checkpoint.provenance.target);
@@ -62,7 +66,7 @@ fn recipe_of(checkpoint: &Path) -> Result<Recipe, Failure> {
 
 /// Prompts of one file; with several files each is a task.
 fn questions(file: &Path, limit: usize, task_per_file: bool) -> Result<Vec<Prompt>, Failure> {
-    let mut prompts = stage::read_questions(file)?;
+    let mut prompts = stage::read_questions("--prompts", file)?;
     prompts.truncate(limit);
     if task_per_file {
         let task = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();

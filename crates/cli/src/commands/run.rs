@@ -41,8 +41,8 @@ impl Checked {
         let device = stage::device(&args.device)?;
         let recipe = Recipe::load(&args.recipe, &args.sets).request()?;
         stage::check_training(&recipe)?;
-        let prompts = stage::read_questions(&recipe.data.prompts)?;
-        let questions = stage::read_questions(&recipe.eval.prompts)?;
+        let prompts = stage::read_questions("data.prompts", &recipe.data.prompts)?;
+        let questions = stage::read_questions("eval.prompts", &recipe.eval.prompts)?;
         if let Some(answers) = recipe.data.answers.as_ref().filter(|a| !a.is_file()) {
             return Err(anyhow!("data.answers: {} is not there", answers.display())).request();
         }

@@ -11,7 +11,8 @@ use spectrain_data::fetch::{FetchError, FetchReport, Hub, Source, fetch};
 use spectrain_data::prompts::{Prompt, read_prompts};
 use spectrain_data::weights::{WeightDir, write_atomically};
 use spectrain_model::{Llama, LlamaConfig};
-use std::fs;
+use std::fs::{self, File, TryLockError};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -56,8 +57,12 @@ pub fn locate_target(path: &str, may_fetch: bool) -> Result<PathBuf, Failure> {
     Ok(out)
 }
 
-/// Where a run's files go.
-pub struct RunDir(pub PathBuf);
+/// Where a run's files go, locked against a second run.
+pub struct RunDir {
+    path: PathBuf,
+    /// Held as long as the run lasts.
+    _lock: File,
+}
 
 impl RunDir {
     /// The directory asked for, or `runs/NAME`; made, and tried for writing, before any work.
@@ -71,12 +76,24 @@ impl RunDir {
             fs::remove_dir(&dir).ok();
         }
         tried.with_context(|| format!("output directory {} cannot be written", dir.display())).request()?;
-        Ok(Self(dir))
+        let lock = File::create(dir.join(".lock")).with_context(|| dir.display().to_string()).work()?;
+        if let Err(TryLockError::WouldBlock) = lock.try_lock() {
+            let text =
+                format!("another spectrain is at work in {}; wait for it or choose another --out", dir.display());
+            return Err(anyhow!(text)).request();
+        }
+        clear_partial(&dir).with_context(|| dir.display().to_string()).work()?;
+        Ok(Self { path: dir, _lock: lock })
+    }
+
+    /// The directory, for messages.
+    pub fn display(&self) -> std::path::Display<'_> {
+        self.path.display()
     }
 
     /// A path inside.
     pub fn join(&self, part: impl AsRef<Path>) -> PathBuf {
-        self.0.join(part)
+        self.path.join(part)
     }
 
     /// Writes a file inside, whole or not at all.
@@ -94,6 +111,21 @@ impl RunDir {
         let text = serde_json::to_string_pretty(value).work()?;
         self.write(part, &(text + "\n"))
     }
+}
+
+/// Removes what a killed run left half-written.
+fn clear_partial(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        let half = path.file_name().is_some_and(|n| n.to_string_lossy().contains(".partial"));
+        match (half, path.is_dir()) {
+            (true, true) => fs::remove_dir_all(&path)?,
+            (true, false) => fs::remove_file(&path)?,
+            (false, true) => clear_partial(&path)?,
+            (false, false) => {}
+        }
+    }
+    Ok(())
 }
 
 /// The frozen target with its tokenizer and chat template.
@@ -154,7 +186,8 @@ impl Setup {
     }
 }
 
-/// Prompts of a file, refused with file and line when they are none.
-pub fn read_questions(path: &Path) -> Result<Vec<Prompt>, Failure> {
-    read_prompts(path).request()
+/// Prompts of the file that `key` names, refused with file and line when they are none.
+pub fn read_questions(key: &str, path: &Path) -> Result<Vec<Prompt>, Failure> {
+    let wanted = format!("{key} must be a file of prompts, one JSON object a line");
+    read_prompts(path).with_context(|| wanted).request()
 }

@@ -50,7 +50,7 @@ pub fn train(setup: &Setup, recipe: &Recipe, run: &RunDir, resume: bool) -> Resu
     let trained = interrupt::saving(|| run_trainer(&trainer, start, &mut sinks, &mut last, run));
     let trained = trained
         .map_err(|e| match e {
-            TrainError::Empty => anyhow!("{e}; finished stages are kept in {}", run.0.display()),
+            TrainError::Empty => anyhow!("{e}; finished stages are kept in {}", run.display()),
             TrainError::Stopped { .. } => anyhow!("{e}; go on with: {}", interrupt::resume_command()),
             other => other.into(),
         })
@@ -103,7 +103,7 @@ fn start(
             let snapshot = Snapshot::load(&dir, &drafter.config, &device).work()?;
             return Ok(Start::Resumed(Box::new(snapshot)));
         }
-        eprintln!("train: no checkpoint of this recipe in {}; starting at step 0", run.0.display());
+        eprintln!("train: no checkpoint of this recipe in {}; starting at step 0", run.display());
     }
     checkpoints::clear(run).context("old checkpoints").work()?;
     let norm = setup.target.norm().clone();
@@ -154,7 +154,7 @@ fn read_rows(setup: &Setup, recipe: &Recipe, run: &RunDir) -> Result<Vec<Feature
             .request();
     }
     if store.is_empty() {
-        let text = format!("{}; finished stages are kept in {}", TrainError::Empty, run.0.display());
+        let text = format!("{}; finished stages are kept in {}", TrainError::Empty, run.display());
         return Err(anyhow!(text)).work();
     }
     let mut rows = store.read_all().work()?;

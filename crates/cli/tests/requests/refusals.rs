@@ -162,9 +162,15 @@ fn the_recipe_runs_when_nothing_is_wrong() {
     let output = place.run(&["fit", "recipe.toml"]);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{error}");
-    for file in
-        ["recipe.toml", "provenance.json", "metrics.jsonl", "best/drafter.safetensors", "report.html", "eval/T0-K5.json", "eval/T1-K5.json"]
-    {
+    for file in [
+        "recipe.toml",
+        "provenance.json",
+        "metrics.jsonl",
+        "best/drafter.safetensors",
+        "report.html",
+        "eval/T0-K5.json",
+        "eval/T1-K5.json",
+    ] {
         assert!(place.path("runs/small").join(file).is_file(), "{file}");
     }
     let again = place.run(&["eval", "runs/small/best", "--temperature", "0", "--json", "-"]);

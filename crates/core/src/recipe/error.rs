@@ -6,7 +6,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum RecipeError {
     /// The file cannot be read.
-    #[error("cannot read the recipe {}", path.display())]
+    #[error("cannot read the recipe {}; give a TOML file such as recipes/quickstart.toml", path.display())]
     Read {
         /// The recipe's file.
         path: PathBuf,

@@ -151,6 +151,9 @@ fn override_values_are_checked_like_the_file() {
 #[test]
 fn a_file_that_cannot_be_read() {
     let error = Recipe::load(Path::new("no/such.toml"), &[]).unwrap_err();
-    assert_eq!(error.to_string(), "cannot read the recipe no/such.toml");
+    assert_eq!(
+        error.to_string(),
+        "cannot read the recipe no/such.toml; give a TOML file such as recipes/quickstart.toml"
+    );
     assert!(std::error::Error::source(&error).is_some());
 }
