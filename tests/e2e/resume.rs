@@ -79,7 +79,7 @@ fn train(dir: &Path, matrices: MatrixUpdate, stops: &[usize]) {
     let mut stops = stops.iter();
     loop {
         let next = stops.next().copied();
-        let reached = Cell::new(0);
+        let reached = Cell::new(if let Start::Resumed(s) = &start { s.step } else { 0 });
         let stop = || next.is_some_and(|n| reached.get() + 1 >= n);
         let trainer = Trainer { drafter: &drafter, objective: &objective, config: &config, rows, stop: &stop };
         let path = dir.join("metrics.jsonl");
