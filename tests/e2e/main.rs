@@ -8,4 +8,5 @@ mod resume;
 mod serve;
 mod support;
 mod tensorboard;
+mod tiny;
 mod training;
