@@ -2,6 +2,7 @@
 
 mod args;
 mod commands;
+mod device;
 mod exit;
 mod interrupt;
 mod progress;

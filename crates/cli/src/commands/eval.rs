@@ -1,6 +1,7 @@
 //! `spectrain eval`: a checkpoint against its target.
 
 use crate::args::EvalArgs;
+use crate::device;
 use crate::exit::{Blame, Failure};
 use crate::stage::{self, EvalPlan, Setup};
 use anyhow::{Context, anyhow};
@@ -16,7 +17,7 @@ use std::path::Path;
 
 /// Runs the command.
 pub fn run(args: EvalArgs) -> Result<(), Failure> {
-    let device = stage::device(&args.device)?;
+    let device = device::parse(&args.device)?;
     if !args.checkpoint.exists() {
         let text = "there is no such checkpoint; `spectrain fit` writes one to runs/NAME/best";
         return Err(anyhow!("{}: {text}", args.checkpoint.display())).request();

@@ -1,6 +1,7 @@
 //! What the commands that follow a recipe share: the recipe, checked against everything, and its run directory.
 
 use crate::args::RecipeArgs;
+use crate::device;
 use crate::exit::{Blame, Failure};
 use crate::stage::{self, RunDir, Setup};
 use anyhow::anyhow;
@@ -19,6 +20,7 @@ pub struct Checked {
     /// Held-out prompts.
     pub questions: Vec<Prompt>,
     out: Option<PathBuf>,
+    device: String,
 }
 
 /// A run that may start.
@@ -38,7 +40,7 @@ pub struct Run {
 impl Checked {
     /// Refuses what can be refused, and writes nothing but a target that is fetched; `may_fetch` allows that.
     pub fn new(args: RecipeArgs, may_fetch: bool) -> Result<Self, Failure> {
-        let device = stage::device(&args.device)?;
+        let device = device::parse(&args.device)?;
         let recipe = Recipe::load(&args.recipe, &args.sets).request()?;
         stage::check_training(&recipe)?;
         let prompts = stage::read_questions("data.prompts", &recipe.data.prompts)?;
@@ -53,17 +55,17 @@ impl Checked {
             resolved = recipe.resolved(facts);
             Ok(())
         })?;
-        Ok(Self { recipe: resolved, setup, prompts, questions, out: args.out })
+        Ok(Self { recipe: resolved, setup, prompts, questions, out: args.out, device: args.device })
     }
 }
 
 impl Run {
     /// As [`Checked::new`], then makes the run directory.
     pub fn prepare(args: RecipeArgs, may_fetch: bool) -> Result<Self, Failure> {
-        let Checked { recipe, setup, prompts, questions, out } = Checked::new(args, may_fetch)?;
+        let Checked { recipe, setup, prompts, questions, out, device } = Checked::new(args, may_fetch)?;
         let dir = RunDir::create(out, &recipe.name)?;
         dir.write("recipe.toml", &recipe.to_toml())?;
-        dir.write_json("provenance.json", &setup.provenance(&recipe)?)?;
+        dir.write_json("provenance.json", &setup.provenance(&recipe, &device)?)?;
         Ok(Self { recipe, setup, prompts, questions, dir })
     }
 }

@@ -14,5 +14,5 @@ pub use estimate::estimate;
 pub use evaluate::{EvalPlan, evaluate};
 pub use generate::{answers, generate};
 pub use report::write as write_report;
-pub use setup::{RunDir, Setup, bring_target, device, locate_target, read_questions};
+pub use setup::{RunDir, Setup, bring_target, locate_target, read_questions};
 pub use train::{check as check_training, record_measurements, train};

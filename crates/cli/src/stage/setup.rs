@@ -16,14 +16,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// The device named on the command line.
-pub fn device(name: &str) -> Result<Device, Failure> {
-    match name {
-        "flex" => Ok(Device::flex()),
-        other => Err(anyhow!("--device {other}: this build runs on \"flex\" (the CPU) only")).request(),
-    }
-}
-
 /// Brings a target; a model on the hub is refused before its weights are downloaded if this build cannot run it.
 pub fn bring_target(source: &Source, out: &Path) -> Result<FetchReport, Failure> {
     let hub = Hub::from_env(|config| LlamaConfig::from_json(config).map(drop).map_err(|e| e.to_string()));
@@ -169,8 +161,8 @@ impl Setup {
         encoded.with_context(|| format!("prompt {}", prompt.id)).request()
     }
 
-    /// `provenance.json` of a run.
-    pub fn provenance(&self, recipe: &Recipe) -> Result<serde_json::Value, Failure> {
+    /// `provenance.json` of a run on the device of this name.
+    pub fn provenance(&self, recipe: &Recipe, device: &str) -> Result<serde_json::Value, Failure> {
         let hash = |path: &Path| spectrain_data::store::sha256_file(path).request();
         Ok(serde_json::json!({
             "target": self.dir,
@@ -180,7 +172,7 @@ impl Setup {
             "prompts_hash": hash(&recipe.data.prompts)?,
             "eval_prompts_hash": hash(&recipe.eval.prompts)?,
             "seed": recipe.seed,
-            "device": "flex",
+            "device": device,
             "spectrain_version": env!("CARGO_PKG_VERSION"),
         }))
     }

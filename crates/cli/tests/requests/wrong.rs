@@ -6,7 +6,7 @@ use crate::place::Place;
 use std::fs;
 use std::path::Path;
 
-const INVOCATIONS: [&[&str]; 24] = [
+const INVOCATIONS: [&[&str]; 25] = [
     &["fit"],
     &["fitt", "recipe.toml"],
     &["fit", "absent.toml"],
@@ -25,6 +25,7 @@ const INVOCATIONS: [&[&str]; 24] = [
     &["fit", "recipe.toml", "--set", "data.prompts=no.jsonl"],
     &["fit", "recipe.toml", "--set", "target.path=nowhere"],
     &["fit", "recipe.toml", "--device", "tpu"],
+    &["fit", "recipe.toml", "--device", "cuda:0"],
     &["fit", "recipe.toml", "--out", "taken"],
     &["generate", "bad.jsonl"],
     &["eval", "absent"],
