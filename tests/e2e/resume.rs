@@ -67,6 +67,7 @@ fn train(dir: &Path, matrices: MatrixUpdate, stops: &[usize]) {
         batch_tokens: 200,
         learning_rate: 5e-3,
         warmup_ratio: 0.05,
+        dropout: 0.2,
         optimiser: OptimiserConfig { matrices, betas: (0.9, 0.95), eps: 1e-8, weight_decay: 0.01 },
         clip_norm: 1.0,
         validation_share: 0.2,

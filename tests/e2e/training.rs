@@ -194,6 +194,7 @@ fn trained(ahead: usize) -> f64 {
         batch_tokens: 200,
         learning_rate: 5e-3,
         warmup_ratio: 0.05,
+        dropout: 0.0,
         optimiser: OptimiserConfig { matrices: MatrixUpdate::AdamW, betas: (0.9, 0.95), eps: 1e-8, weight_decay: 0.0 },
         clip_norm: 1.0,
         validation_share: 0.0,

@@ -3,6 +3,7 @@
 //! Unroll step `k` of row `t` reads the features at `t`, the token `x[t+1+k]`, and predicts `x[t+2+k]`; it is
 //! supervised exactly when that token is.
 
+use crate::dropout::Dropout;
 use burn::tensor::{Device, Tensor, TensorData};
 use spectrain_data::store::FeatureRow;
 use spectrain_kernels::unroll_attention::{UnrollPlan, UnrollSegment};
@@ -24,6 +25,8 @@ pub struct TrainBatch {
     pub target_hidden: Tensor<2>,
     /// Log denominator of the target's full distribution at those rows, `[targets]`.
     pub target_lse: Tensor<1>,
+    /// What the layer does not get to read, in training.
+    pub dropout: Option<Dropout>,
 }
 
 /// Where the rows of one conversation go.
@@ -95,6 +98,7 @@ impl TrainBatch {
             target_hidden: table(hidden, targets),
             target_lse: Tensor::from_data(TensorData::new(lse, [targets]), device),
             plan,
+            dropout: None,
         })
     }
 

@@ -2,6 +2,7 @@
 
 pub mod batch;
 pub mod checkpoint;
+mod dropout;
 pub mod eagle3;
 mod numbered;
 pub mod objective;
@@ -9,6 +10,7 @@ pub mod proposer;
 
 pub use batch::TrainBatch;
 pub use checkpoint::{Checkpoint, CheckpointError};
+pub use dropout::Dropout;
 pub use eagle3::{Eagle3, Eagle3Config, Eagle3Drafter, Eagle3Proposer, TapScale};
 pub use objective::{Objective, StepLoss};
 pub use proposer::{Draft, Observed, Proposer};

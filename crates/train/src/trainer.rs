@@ -9,7 +9,7 @@ use burn::optim::{GradientsParams, ModuleOptimizer};
 use spectrain_core::rng::{Key, Purpose};
 use spectrain_data::store::FeatureRow;
 use spectrain_draft::batch::packed_rows;
-use spectrain_draft::{Eagle3, Eagle3Drafter, Objective, StepLoss, TrainBatch};
+use spectrain_draft::{Dropout, Eagle3, Eagle3Drafter, Objective, StepLoss, TrainBatch};
 use std::path::Path;
 
 /// Knobs of the loop.
@@ -23,6 +23,8 @@ pub struct TrainConfig {
     pub learning_rate: f64,
     /// Share of the steps that warm up.
     pub warmup_ratio: f64,
+    /// Share of the layer's inputs that a step leaves out.
+    pub dropout: f64,
     /// Update of the parameters.
     pub optimiser: OptimiserConfig,
     /// Largest norm of all gradients together.
@@ -237,7 +239,9 @@ impl Trainer<'_> {
     fn take_step(&self, state: &mut State, rows: &[&FeatureRow], rate: f64, i: usize) -> Result<Taken, TrainError> {
         let device = self.drafter.embedding.device();
         let unroll = self.objective.step_weights.len();
-        let batch = TrainBatch::new(rows, unroll, &device).expect("a planned batch has supervised tokens");
+        let mut batch = TrainBatch::new(rows, unroll, &device).expect("a planned batch has supervised tokens");
+        let Self { config: c, .. } = self;
+        batch.dropout = (c.dropout > 0.0).then_some(Dropout { rate: c.dropout, seed: c.seed, step: i });
         let tokens = batch.supervised_tokens();
         let (surrogate, sums) = self.drafter.loss(&state.weights, &batch, self.objective);
         let mut grads = GradientsParams::from_grads(surrogate.backward(), &state.weights);

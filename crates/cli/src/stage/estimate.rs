@@ -120,7 +120,7 @@ impl Pass {
 }
 
 fn probe_pass(setup: &Setup) -> Pass {
-    let (few, many) = (4, 64);
+    let (few, many) = (4, 128);
     let timed = |rows: usize| {
         let ids: Vec<u32> = (0..rows as u32).collect();
         median(|| drop(host_rows(setup.target.logits(setup.target.forward_full(&[&ids], &[]).hidden))))

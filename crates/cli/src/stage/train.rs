@@ -221,6 +221,7 @@ pub fn config(recipe: &Recipe) -> TrainConfig {
         batch_tokens: t.batch_tokens,
         learning_rate: t.learning_rate,
         warmup_ratio: t.warmup_ratio,
+        dropout: t.dropout,
         optimiser: OptimiserConfig {
             matrices: match t.optimizer {
                 Optimizer::AdamW => MatrixUpdate::AdamW,

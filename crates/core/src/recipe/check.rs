@@ -133,8 +133,11 @@ fn check_train(train: &Train, unroll: usize) -> Result<(), Fault> {
     positive("train.learning_rate", train.learning_rate)?;
     positive("train.eps", train.eps)?;
     positive("train.clip_norm", train.clip_norm)?;
-    for (key, share) in [("train.warmup_ratio", train.warmup_ratio), ("train.validation_share", train.validation_share)]
-    {
+    for (key, share) in [
+        ("train.warmup_ratio", train.warmup_ratio),
+        ("train.validation_share", train.validation_share),
+        ("train.dropout", train.dropout),
+    ] {
         must((0.0..1.0).contains(&share), key, &share, "at least 0 and below 1")?;
     }
     let decays = train.betas.iter().all(|beta| (0.0..1.0).contains(beta));

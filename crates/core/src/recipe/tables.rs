@@ -163,6 +163,8 @@ table! {
         max_seq: usize = 1024,
         /// `"adamw"`, or `"muon"` for the matrices with AdamW for the norms.
         optimizer: Optimizer = Optimizer::AdamW,
+        /// Part of the layer's inputs that a step leaves out, in 0..1, against learning few answers by heart.
+        dropout: f64 = 0.0,
         /// Learning rate after the warm-up.
         learning_rate: f64 = 5e-4,
         /// Part of all steps that warms up, in 0..1.

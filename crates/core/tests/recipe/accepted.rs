@@ -56,6 +56,7 @@ epochs = 6
 batch_tokens = 2048
 max_seq = 1024
 optimizer = "adamw"
+dropout = 0.0
 learning_rate = 0.0005
 warmup_ratio = 0.04
 betas = [0.9, 0.95]

@@ -249,14 +249,15 @@ impl Eagle3Drafter {
     pub fn unroll(&self, weights: &Eagle3, batch: &TrainBatch, mut step: impl FnMut(usize, Tensor<2>)) {
         let (eps, heads) = (self.config.rms_norm_eps, self.config.heads());
         let all = weights.fuse(batch.taps.clone() / self.scale.sizes(&batch.taps.device()));
-        let joined = weights.join(self.embed(&batch.next), all.clone(), eps);
+        let dropped = |x: Tensor<2>, k: usize| if let Some(d) = &batch.dropout { d.apply(x, k) } else { x };
+        let joined = dropped(weights.join(self.embed(&batch.next), all.clone(), eps), 0);
         let mut kv = joined.clone().matmul(weights.kv.val());
         let queries = indices(batch.plan.query_rows(), &all.device());
         let mut hidden = all.select(0, queries.clone());
         let mut joined = joined.select(0, queries);
         for (k, _) in batch.tokens.iter().enumerate() {
             if k > 0 {
-                joined = weights.join(self.embed(&batch.tokens[k]), hidden.clone(), eps);
+                joined = dropped(weights.join(self.embed(&batch.tokens[k]), hidden.clone(), eps), k);
                 kv = Tensor::cat(vec![kv, joined.clone().matmul(weights.kv.val())], 0);
             }
             let q = joined.clone().matmul(weights.q.val());
