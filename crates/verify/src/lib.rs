@@ -4,5 +4,5 @@ mod engine;
 pub mod evaluate;
 pub mod judge;
 
-pub use engine::{SpeculativeDecoder, Times, Transcript};
+pub use engine::{Committed, SpeculativeDecoder, Times, Transcript};
 pub use evaluate::{Evaluation, Settings, evaluate};
