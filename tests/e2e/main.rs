@@ -6,6 +6,7 @@ mod law;
 mod parity;
 mod resume;
 mod serve;
+mod stream;
 mod support;
 mod tensorboard;
 mod tiny;

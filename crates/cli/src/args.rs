@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 use spectrain_core::rules::Rule;
 
 /// Trains draft heads for speculative decoding, and measures them in the exact verifier.
@@ -62,6 +63,29 @@ pub enum Command {
     /// hf:ORG/NAME or hf:ORG/NAME@REVISION in builds with the feature hub. HF_ENDPOINT and HF_TOKEN are honoured.
     #[command(after_long_help = "Example:\n\n  spectrain fetch smollm2-135m-instruct")]
     Fetch(FetchArgs),
+    /// Facts about a file or directory of a run
+    ///
+    /// PATH may be a recipe (.toml; shown resolved, and checked against its target where that is here), answers
+    /// (.parquet), prompts (.jsonl), a feature store, a checkpoint (its directory or drafter.safetensors), a model
+    /// directory or a run directory.
+    #[command(
+        after_long_help = "Example: one conversation with its loss mask\n\n  spectrain inspect runs/smollm2-eagle3/answers.parquet --row 0"
+    )]
+    Inspect(InspectArgs),
+    /// Talk to a target and see what its drafter does
+    ///
+    /// A line is a turn of yours; an empty line or the end of the input ends the chat. The answer streams as the
+    /// verifier commits it: accepted drafted tokens in green, the target's own plain. Under each answer stand its
+    /// tokens, target calls and speed. What is not given is as in the recipe that the checkpoint was trained with.
+    #[command(
+        after_long_help = "Example: one answer, for a script\n\n  spectrain chat runs/smollm2-eagle3/best --prompt Hello"
+    )]
+    Chat(ChatArgs),
+    /// Completions for a shell, on standard output
+    #[command(
+        after_long_help = "Example: where bash looks for them\n\n  spectrain completions bash\n\nwith `> ~/.local/share/bash-completion/completions/spectrain` behind it."
+    )]
+    Completions(CompletionsArgs),
 }
 
 /// What `fit` takes.
@@ -144,6 +168,60 @@ pub struct FetchArgs {
     pub out: Option<PathBuf>,
 }
 
+/// What `inspect` takes.
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    /// The file or directory
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+    /// Show row N, counted from 0, of answers, prompts or a feature store; supervised tokens in green, or in ⟦ ⟧
+    #[arg(long, value_name = "N")]
+    pub row: Option<usize>,
+    /// Write the facts as JSON to this file, or to standard output for -
+    #[arg(long, value_name = "FILE|-")]
+    pub json: Option<PathBuf>,
+}
+
+/// What `chat` takes. An option that is not given is as in the checkpoint's recipe.
+#[derive(Debug, Args)]
+pub struct ChatArgs {
+    /// The checkpoint's directory
+    #[arg(value_name = "CHECKPOINT")]
+    pub checkpoint: PathBuf,
+    /// The target: a model directory or a known name
+    #[arg(long, value_name = "TARGET")]
+    pub target: Option<String>,
+    /// Sampling temperature; 0 is greedy
+    #[arg(long, value_name = "T", value_parser = temperature)]
+    pub temperature: Option<f64>,
+    /// Rule at temperatures above 0: token, block or sampled-match; at 0 it is always greedy
+    #[arg(long, value_name = "RULE")]
+    pub rule: Option<Rule>,
+    /// Drafted tokens a round
+    #[arg(long, value_name = "K", value_parser = at_least_1)]
+    pub length: Option<usize>,
+    /// Longest answer, in tokens
+    #[arg(long, value_name = "N", value_parser = at_least_1, default_value_t = 512)]
+    pub max_new_tokens: usize,
+    /// Seed of the draws
+    #[arg(long, value_name = "S")]
+    pub seed: Option<u64>,
+    /// Answer this and exit
+    #[arg(long, value_name = "TEXT")]
+    pub prompt: Option<String>,
+    /// Where the models run: flex (the CPU), or cuda:N or wgpu:N in builds that have them
+    #[arg(long, value_name = "NAME", default_value = "flex")]
+    pub device: String,
+}
+
+/// What `completions` takes.
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub shell: Shell,
+}
+
 fn at_least_1(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|count| *count >= 1).ok_or_else(|| "it must be a whole number, 1 or more".to_owned())
 }
@@ -200,6 +278,9 @@ mod tests {
             ("spectrain eval c --temperature -1", ""),
             ("spectrain eval c --temperature=-1", "it must be a number, 0 or more"),
             ("spectrain eval c --temperature nan", "it must be a number, 0 or more"),
+            ("spectrain chat c --max-new-tokens 0", "it must be a whole number, 1 or more"),
+            ("spectrain inspect p --row -1", ""),
+            ("spectrain completions cmd", "bash"),
             ("spectrain fit", "<RECIPE>"),
             ("spectrain fitt r.toml", "'fit'"),
         ] {

@@ -1,11 +1,11 @@
-//! Ctrl-C: work that can save its state is asked to stop; everything else stops at once, since stages that are complete
+//! Ctrl-C: work that can end in order is asked to stop; everything else stops at once, since stages that are complete
 //! are on disk and a stage that is not leaves nothing half-written.
 
 use std::process::exit;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether the work at hand saves its state when asked to stop.
+/// Whether the work at hand ends in order when asked to stop.
 static SAVES: AtomicBool = AtomicBool::new(false);
 /// Whether it was asked.
 static ASKED: AtomicBool = AtomicBool::new(false);
@@ -28,7 +28,19 @@ pub fn listen(resume: String) {
     ctrlc::set_handler(handler).ok();
 }
 
-/// Runs `work`, which looks at [`asked`] and saves its state when it stops.
+/// The same for a chat: the answer at hand is asked to stop, and between answers the chat ends, as it is meant to.
+pub fn listen_in_chat() {
+    let handler = || {
+        if SAVES.load(Ordering::Relaxed) && !ASKED.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        eprintln!();
+        exit(0);
+    };
+    ctrlc::set_handler(handler).ok();
+}
+
+/// Runs `work`, which looks at [`asked`] and ends in order (saves its state, if it has one) when it shall stop.
 pub fn saving<T>(work: impl FnOnce() -> T) -> T {
     SAVES.store(true, Ordering::Relaxed);
     let result = work();

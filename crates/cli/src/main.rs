@@ -7,6 +7,7 @@ mod exit;
 mod interrupt;
 mod progress;
 mod stage;
+mod style;
 
 use std::process::ExitCode;
 
@@ -21,5 +22,8 @@ fn main() -> ExitCode {
         Command::Capture(args) => commands::capture::run(args),
         Command::Eval(args) => commands::eval::run(args),
         Command::Fetch(args) => commands::fetch::run(args),
+        Command::Inspect(args) => commands::inspect::run(args),
+        Command::Chat(args) => commands::chat::run(args),
+        Command::Completions(args) => commands::completions::run(args),
     })
 }

@@ -4,6 +4,7 @@
 #![warn(missing_docs)]
 
 pub mod chat;
+pub mod detokenizer;
 pub mod evaluation;
 pub mod loss;
 pub mod process;

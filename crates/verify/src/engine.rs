@@ -14,7 +14,7 @@ use spectrain_kernels::rope::indices;
 use spectrain_model::sample::choose;
 use spectrain_model::{Features, Finish, KvCache, Llama, Request, SlotRows, host_rows};
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
 
 /// A speculative decoder for chains.
@@ -46,6 +46,23 @@ pub struct Transcript {
     pub rounds: Vec<Counts>,
     /// Rejections without residual mass that fell back to the target.
     pub fallbacks: usize,
+}
+
+/// What one target call added to an answer.
+#[derive(Debug, Clone, Copy)]
+pub struct Committed<'a> {
+    /// The request's number.
+    pub id: u64,
+    /// The tokens, in order, after trimming at the end of the text.
+    pub tokens: &'a [u32],
+    /// How many of them, from the first on, were drafted; the rest is the target's own.
+    pub accepted: usize,
+}
+
+/// Who is told how the answers grow.
+struct Listener<'a> {
+    committed: &'a mut dyn FnMut(Committed) -> ControlFlow<()>,
+    done: &'a mut dyn FnMut(Transcript),
 }
 
 /// Where the time went.
@@ -113,6 +130,21 @@ impl SpeculativeDecoder<'_> {
         &self,
         requests: Vec<Request>,
         proposer: &mut dyn Proposer,
+        done: impl FnMut(Transcript),
+    ) -> Result<Times, RuleError> {
+        self.run_watched(requests, proposer, |_| ControlFlow::Continue(()), done)
+    }
+
+    /// As [`Self::run`], and `committed` is called after every target call, once a request, with what the call added;
+    /// the first is the prompt's. When it breaks, the run ends at once, and answers without an end are not `done`.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub fn run_watched(
+        &self,
+        requests: Vec<Request>,
+        proposer: &mut dyn Proposer,
+        mut committed: impl FnMut(Committed) -> ControlFlow<()>,
         mut done: impl FnMut(Transcript),
     ) -> Result<Times, RuleError> {
         let start = Instant::now();
@@ -122,17 +154,21 @@ impl SpeculativeDecoder<'_> {
         let slots: Vec<Option<Active>> = (0..self.batch.min(waiting.len())).map(|_| None).collect();
         proposer.open(slots.len(), capacity);
         let mut batch = Batch { cache: self.target.cache(slots.len(), capacity), slots, times: Times::default() };
+        let mut listener = Listener { committed: &mut committed, done: &mut done };
         loop {
             self.admit(&mut batch, &mut waiting, proposer);
             let entries = self.propose(&mut batch, proposer);
             if entries.is_empty() {
-                batch.times.total = start.elapsed();
-                return Ok(batch.times);
+                break;
             }
             let (features, logits) = self.target_pass(&mut batch, &entries, proposer.taps());
             let verdicts = self.verdicts(&mut batch, &entries, &logits, proposer.draft_to_target())?;
-            self.commit(&mut batch, entries, verdicts, features, proposer, &mut done);
+            if self.commit(&mut batch, entries, verdicts, features, proposer, &mut listener).is_break() {
+                break;
+            }
         }
+        batch.times.total = start.elapsed();
+        Ok(batch.times)
     }
 
     fn admit(&self, batch: &mut Batch, waiting: &mut VecDeque<Request>, proposer: &mut dyn Proposer) {
@@ -253,8 +289,8 @@ impl SpeculativeDecoder<'_> {
         verdicts: Vec<Verdict>,
         features: Features,
         proposer: &mut dyn Proposer,
-        done: &mut impl FnMut(Transcript),
-    ) {
+        listener: &mut Listener,
+    ) -> ControlFlow<()> {
         let start = Instant::now();
         let mut observed = Vec::new();
         let mut kept_rows = Vec::new();
@@ -263,14 +299,15 @@ impl SpeculativeDecoder<'_> {
             let active = slot.as_mut().expect("entries are active");
             let tokens: Vec<u32> = verdict.emitted().collect();
             let (kept, finish) = active.extend(&tokens, self.stop);
+            let accepted = verdict.accepted().min(kept);
+            (listener.committed)(Committed { id: active.request.id, tokens: &tokens[..kept], accepted })?;
             if let Some(draft) = &entry.draft {
-                let accepted = verdict.accepted().min(kept);
                 active.rounds.push(Counts { drafted: draft.tokens.len(), accepted, committed: kept });
                 active.fallbacks += verdict.fallbacks;
             }
             if let Some(finish) = finish.or(verdict.next.is_none().then_some(Finish::Stop)) {
                 if let Some(Active { request, answer, rounds, fallbacks }) = slot.take() {
-                    done(Transcript { id: request.id, ids: answer, finish, rounds, fallbacks });
+                    (listener.done)(Transcript { id: request.id, ids: answer, finish, rounds, fallbacks });
                 }
                 continue;
             }
@@ -284,12 +321,13 @@ impl SpeculativeDecoder<'_> {
         }
         batch.times.state += start.elapsed();
         if kept_rows.is_empty() {
-            return;
+            return ControlFlow::Continue(());
         }
         let start = Instant::now();
         let index = indices(kept_rows, self.target.device());
         let taps = features.taps.into_iter().map(|t| t.select(0, index.clone())).collect();
         proposer.observe(&observed, taps);
         batch.times.draft += start.elapsed();
+        ControlFlow::Continue(())
     }
 }

@@ -1,11 +1,11 @@
 //! Measuring a drafter: the same requests by the plain path and by speculation, and what the rounds say.
 
 use crate::engine::{SpeculativeDecoder, Times, Transcript};
-use crate::judge::judge;
+use crate::judge::{judge, pick};
 use spectrain_core::evaluation::{Counted, Evaluation, Seconds};
 use spectrain_core::rules::{Rule, RuleError};
 use spectrain_core::stats::{Acceptance, Ratio, Resampling, Round, StatsError};
-use spectrain_draft::proposer::{Pick, Proposer};
+use spectrain_draft::proposer::Proposer;
 use spectrain_model::{Completion, Decoder, Llama, Request};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -86,10 +86,7 @@ pub fn evaluate(
     Decoder { target, stop, batch }.run(requests.clone(), capacity, keep, &mut progress);
     let plain_time = start.elapsed();
 
-    let pick = match settings.rule {
-        Rule::Token | Rule::Block => Pick::Sample(settings.temperature),
-        _ => Pick::Argmax,
-    };
+    let pick = pick(settings.rule, settings.temperature);
     let decoder = SpeculativeDecoder { target, stop, batch: settings.batch, length: settings.length, pick, judge };
     let mut transcripts: BTreeMap<u64, Transcript> = BTreeMap::new();
     let times = decoder.run(requests, proposer, |t| {

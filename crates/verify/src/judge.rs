@@ -4,7 +4,7 @@ use spectrain_core::rng::Key;
 use spectrain_core::rules::{Keyed, Proposal, Rule, RuleError, Verdict, ZeroResidual};
 use spectrain_core::rules::{block, greedy, keyed, sampled_match, token};
 use spectrain_core::tree::Tree;
-use spectrain_draft::Draft;
+use spectrain_draft::proposer::{Draft, Pick};
 use spectrain_kernels::softmax::probabilities;
 use spectrain_model::sample::argmax;
 
@@ -78,6 +78,14 @@ pub fn judge(rule: Rule) -> Option<&'static Judge> {
         Rule::Token => Some(&token_rule),
         Rule::Block => Some(&block_rule),
         _ => None,
+    }
+}
+
+/// How the tokens that `rule` judges are to be picked: rules that read the drafter's distribution need draws from it.
+pub fn pick(rule: Rule, temperature: f64) -> Pick {
+    match rule {
+        Rule::Token | Rule::Block => Pick::Sample(temperature),
+        _ => Pick::Argmax,
     }
 }
 

@@ -4,6 +4,6 @@ mod engine;
 pub mod evaluate;
 pub mod judge;
 
-pub use engine::{SpeculativeDecoder, Times, Transcript};
+pub use engine::{Committed, SpeculativeDecoder, Times, Transcript};
 pub use evaluate::{Settings, evaluate};
 pub use spectrain_core::evaluation::Evaluation;

@@ -5,7 +5,7 @@ use crate::device;
 use crate::exit::{Blame, Failure};
 use crate::stage::{self, EvalPlan, Setup};
 use anyhow::{Context, anyhow};
-use spectrain_core::evaluation::Evaluation;
+use serde::Serialize;
 use spectrain_core::recipe::Recipe;
 use spectrain_core::rules::Rule;
 use spectrain_data::prompts::Prompt;
@@ -57,7 +57,7 @@ pub fn run(args: EvalArgs) -> Result<(), Failure> {
 }
 
 /// The recipe that the checkpoint was trained with, two or three directories up; a default one elsewhere.
-fn recipe_of(checkpoint: &Path) -> Result<Recipe, Failure> {
+pub(super) fn recipe_of(checkpoint: &Path) -> Result<Recipe, Failure> {
     let found = checkpoint.ancestors().skip(1).take(3).map(|d| d.join("recipe.toml")).find(|p| p.is_file());
     match found {
         Some(path) => Recipe::load(&path, &[]).request(),
@@ -76,7 +76,8 @@ fn questions(file: &Path, limit: usize, task_per_file: bool) -> Result<Vec<Promp
     Ok(prompts)
 }
 
-fn write_json(path: &Path, results: &[Evaluation]) -> Result<(), Failure> {
+/// Writes a result to a file, whole or not at all, or to standard output for `-`.
+pub(super) fn write_json(path: &Path, results: &(impl Serialize + ?Sized)) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(results).work()? + "\n";
     if path == Path::new("-") {
         return std::io::stdout().write_all(text.as_bytes()).work();

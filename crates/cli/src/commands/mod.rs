@@ -1,8 +1,11 @@
 //! One file per command.
 
 pub mod capture;
+pub mod chat;
+pub mod completions;
 pub mod eval;
 pub mod fetch;
 pub mod fit;
 pub mod generate;
+pub mod inspect;
 mod run;

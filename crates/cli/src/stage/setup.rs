@@ -52,8 +52,8 @@ pub fn locate_target(path: &str, may_fetch: bool) -> Result<PathBuf, Failure> {
 /// Where a run's files go, locked against a second run.
 pub struct RunDir {
     path: PathBuf,
-    /// Held as long as the run lasts.
-    _lock: File,
+    /// Held as long as the run lasts; none for a run that is only looked at.
+    _lock: Option<File>,
 }
 
 impl RunDir {
@@ -75,7 +75,12 @@ impl RunDir {
             return Err(anyhow!(text)).request();
         }
         clear_partial(&dir).with_context(|| dir.display().to_string()).work()?;
-        Ok(Self { path: dir, _lock: lock })
+        Ok(Self { path: dir, _lock: Some(lock) })
+    }
+
+    /// A run that is only looked at.
+    pub fn look(dir: &Path) -> Self {
+        Self { path: dir.to_path_buf(), _lock: None }
     }
 
     /// The directory, for messages.

@@ -1,0 +1,81 @@
+//! What the decoder reports round by round is what the transcripts say at the end.
+
+use crate::support::{random_drafter, random_target};
+use burn::tensor::Device;
+use spectrain_core::rules::Rule;
+use spectrain_draft::Eagle3Proposer;
+use spectrain_model::{Llama, Request};
+use spectrain_verify::judge::{judge, pick};
+use spectrain_verify::{Committed, SpeculativeDecoder, Transcript};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+const VOCABULARY: usize = 12;
+const STOP: [u32; 1] = [5];
+
+/// One report: the tokens and how many of them were drafted.
+type Report = (Vec<u32>, usize);
+
+/// Seven requests of different length through three slots.
+fn requests(temperature: f64) -> Vec<Request> {
+    let prompt = |id: u64| (0..3 + id as u32 % 4).map(|i| (i * 5 + id as u32) % VOCABULARY as u32).collect();
+    let request =
+        |id: u64| Request { id, prompt: prompt(id), max_new_tokens: 1 + 6 * id as usize, temperature, seed: 4 };
+    (0..7).map(request).collect()
+}
+
+fn run(
+    target: &Llama,
+    rule: Rule,
+    temperature: f64,
+    mut committed: impl FnMut(Committed) -> ControlFlow<()>,
+) -> BTreeMap<u64, Transcript> {
+    let (drafter, weights) = random_drafter(target, 10, 5, &Device::flex());
+    let mut proposer = Eagle3Proposer::new(drafter, &weights);
+    let (judge, pick) = (judge(rule).unwrap(), pick(rule, temperature));
+    let decoder = SpeculativeDecoder { target, stop: &STOP, batch: 3, length: 4, pick, judge };
+    let mut transcripts = BTreeMap::new();
+    let done = |t: Transcript| drop(transcripts.insert(t.id, t));
+    decoder.run_watched(requests(temperature), &mut proposer, &mut committed, done).unwrap();
+    transcripts
+}
+
+#[test]
+fn reports_add_up_to_the_transcript() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = random_target(dir.path(), VOCABULARY, 3);
+    for (rule, temperature) in [(Rule::Greedy, 0.0), (Rule::Token, 1.0), (Rule::SampledMatch, 0.7)] {
+        let mut reports: BTreeMap<u64, Vec<Report>> = BTreeMap::new();
+        let transcripts = run(&target, rule, temperature, |c| {
+            reports.entry(c.id).or_default().push((c.tokens.to_vec(), c.accepted));
+            ControlFlow::Continue(())
+        });
+        assert_eq!(transcripts.len(), 7);
+        let mut accepted = 0;
+        for (id, transcript) in &transcripts {
+            let (prompt, rounds) = reports[id].split_first().unwrap();
+            assert_eq!((prompt.0.len(), prompt.1), (1, 0), "{rule}, request {id}: the prompt's own token");
+            let tokens: Vec<u32> = reports[id].iter().flat_map(|(tokens, _)| tokens.clone()).collect();
+            assert_eq!(tokens, transcript.ids, "{rule}, request {id}");
+            let counted: Vec<(usize, usize)> = transcript.rounds.iter().map(|r| (r.committed, r.accepted)).collect();
+            let told: Vec<(usize, usize)> = rounds.iter().map(|(tokens, a)| (tokens.len(), *a)).collect();
+            assert_eq!(told, counted, "{rule}, request {id}");
+            accepted += told.iter().map(|(_, a)| a).sum::<usize>();
+        }
+        assert!(accepted > 0, "{rule}: no draft was accepted, so the test would see nothing");
+    }
+}
+
+#[test]
+fn a_break_ends_the_run_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = random_target(dir.path(), VOCABULARY, 3);
+    let mut calls = 0;
+    let transcripts = run(&target, Rule::Greedy, 0.0, |_| {
+        calls += 1;
+        if calls == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    // Of the first three prompts, only the first wants no more than the token of the prompt itself.
+    assert_eq!(calls, 3);
+    assert!(transcripts.keys().all(|&id| id < 2), "{:?}", transcripts.keys());
+}
