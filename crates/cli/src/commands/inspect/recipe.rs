@@ -13,7 +13,9 @@ use std::path::Path;
 pub fn facts(path: &Path) -> Result<Value, Failure> {
     let recipe = Recipe::load(path, &[]).request()?;
     let here = stage::locate_target(&recipe.target.path, false).ok();
-    let Some(target) = here.or_else(|| Origin::of(path)?.target()) else {
+    // A run's own recipe: its target's path was relative to where the run was started.
+    let origin = || if path.ends_with("recipe.toml") { Origin::of(path)?.target() } else { None };
+    let Some(target) = here.or_else(origin) else {
         return told(path, &recipe, "not checked: the target is not here".to_owned());
     };
     let weights = WeightDir::open(&target).request()?;
