@@ -76,7 +76,7 @@ fn train(dir: &Path, matrices: MatrixUpdate, stops: &[usize]) {
         checkpoint_every: 0,
         seed: 1,
     };
-    let mut start: Start = Start::Fresh(fresh);
+    let mut start: Start = Start::Fresh(Box::new(fresh));
     let mut stops = stops.iter();
     loop {
         let next = stops.next().copied();

@@ -204,7 +204,7 @@ fn trained(ahead: usize) -> f64 {
     };
     let trainer = Trainer { drafter: &drafter, objective: &objective, config: &config, rows: &rows, stop: &|| false };
     let mut last = Last::default();
-    trainer.run(Start::Fresh(weights), &mut last, &mut |_| Ok(())).unwrap();
+    trainer.run(Start::Fresh(Box::new(weights)), &mut last, &mut |_| Ok(())).unwrap();
     last.0 / STEPS as f64
 }
 

@@ -114,7 +114,7 @@ pub struct Trainer<'a> {
 /// Where a run starts.
 pub enum Start {
     /// At step 0, with these weights, which live on an autodiff device.
-    Fresh(Eagle3),
+    Fresh(Box<Eagle3>),
     /// Where an earlier run stood.
     Resumed(Box<Snapshot>),
 }
@@ -226,7 +226,7 @@ impl Trainer<'_> {
         match start {
             Start::Fresh(weights) => {
                 let window = Window::new(self.objective.step_weights.len());
-                (0, State { optimiser: init(&weights), weights, window })
+                (0, State { optimiser: init(&weights), weights: *weights, window })
             }
             Start::Resumed(snapshot) => {
                 let Snapshot { step, weights, optimiser, window } = *snapshot;

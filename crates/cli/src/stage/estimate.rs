@@ -143,7 +143,7 @@ fn probe_step(setup: &Setup, recipe: &Recipe, drafter: &Eagle3Drafter) -> f64 {
     let trainer = Trainer { drafter, objective: &objective, config: &config, rows: &rows, stop: &stop };
     let mut steps = 0;
     // The run ends by being stopped; the probe is over then.
-    let ended = trainer.run(Start::Fresh(weights), &mut Nowhere, &mut |update| {
+    let ended = trainer.run(Start::Fresh(Box::new(weights)), &mut Nowhere, &mut |update| {
         steps = update.step;
         Ok(())
     });

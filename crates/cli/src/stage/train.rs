@@ -107,7 +107,8 @@ fn start(
     }
     checkpoints::clear(run).context("old checkpoints").work()?;
     let norm = setup.target.norm().clone();
-    Ok(Start::Fresh(Eagle3::init(&drafter.config, norm, &drafter.scale, recipe.seed, &device)))
+    let fresh = Eagle3::init(&drafter.config, norm, &drafter.scale, recipe.seed, &device);
+    Ok(Start::Fresh(Box::new(fresh)))
 }
 
 /// The loop with its progress bar and checkpoints; `provenance` ends with the last step.
