@@ -143,7 +143,7 @@ fn types_may_differ_between_shards_and_within_one() {
     let weights = WeightDir::open(dir.path()).unwrap();
     assert_eq!(weights.tensor_f32("a", &[2, 2]).unwrap(), [1.0, 2.0, 3.0, 4.0]);
     // Beyond the largest f16 there is infinity, as the writer made it; bf16 keeps the range and loses digits.
-    assert_eq!(weights.tensor_f32("b", &[3]).unwrap(), [1.0, 0.33300781, f32::NEG_INFINITY]);
+    assert_eq!(weights.tensor_f32("b", &[3]).unwrap(), [1.0, 0.333_007_8, f32::NEG_INFINITY]);
     assert_eq!(weights.tensor_f32("c", &[3, 1]).unwrap(), [1.0, 0.33203125, -70144.0]);
 }
 
