@@ -240,7 +240,7 @@ impl Trainer<'_> {
         let device = self.drafter.embedding.device();
         let unroll = self.objective.step_weights.len();
         let mut batch = TrainBatch::new(rows, unroll, &device).expect("a planned batch has supervised tokens");
-        let Self { config: c, .. } = self;
+        let c = self.config;
         batch.dropout = (c.dropout > 0.0).then_some(Dropout { rate: c.dropout, seed: c.seed, step: i });
         let tokens = batch.supervised_tokens();
         let (surrogate, sums) = self.drafter.loss(&state.weights, &batch, self.objective);
