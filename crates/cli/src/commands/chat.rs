@@ -1,6 +1,6 @@
 //! `spectrain chat`: text in, streamed text out, accepted drafts in green: one look shows what a drafter does.
 
-use super::eval::recipe_of;
+use super::eval::{open_checkpoint, recipe_of};
 use crate::args::ChatArgs;
 use crate::device;
 use crate::exit::{Blame, Failure};
@@ -12,7 +12,7 @@ use spectrain_core::chat::Message;
 use spectrain_core::detokenizer::TextStream;
 use spectrain_core::rules::Rule;
 use spectrain_core::tokenizer::TokenizerError;
-use spectrain_draft::{Checkpoint, Proposer};
+use spectrain_draft::Proposer;
 use spectrain_model::{Finish, Request};
 use spectrain_verify::judge::{Judge, judge, pick};
 use spectrain_verify::{Committed, SpeculativeDecoder, Transcript};
@@ -48,7 +48,7 @@ impl Chat {
     /// Refuses what can be refused, then loads both models.
     fn open(args: &ChatArgs) -> Result<Self, Failure> {
         let device = device::parse(&args.device)?;
-        let checkpoint = Checkpoint::open(&args.checkpoint).request()?;
+        let checkpoint = open_checkpoint(&args.checkpoint)?;
         let recipe = recipe_of(&args.checkpoint)?;
         let temperature = args.temperature.unwrap_or(recipe.verifier.temperature);
         let rule = args.rule.unwrap_or(recipe.verifier.rule).at(temperature);

@@ -18,11 +18,7 @@ use std::path::Path;
 /// Runs the command.
 pub fn run(args: EvalArgs) -> Result<(), Failure> {
     let device = device::parse(&args.device)?;
-    if !args.checkpoint.exists() {
-        let text = "there is no such checkpoint; `spectrain fit` writes one to runs/NAME/best";
-        return Err(anyhow!("{}: {text}", args.checkpoint.display())).request();
-    }
-    let checkpoint = Checkpoint::open(&args.checkpoint).request()?;
+    let checkpoint = open_checkpoint(&args.checkpoint)?;
     let recipe = recipe_of(&args.checkpoint)?;
     let asked = args.target.as_deref().unwrap_or(&checkpoint.provenance.target);
     let target = stage::locate_target(asked, false)?;
@@ -54,6 +50,15 @@ pub fn run(args: EvalArgs) -> Result<(), Failure> {
         _ => print!("{}", table(&results)),
     }
     args.json.as_deref().map_or(Ok(()), |path| write_json(path, &results))
+}
+
+/// The checkpoint at `path`, refused where there is none.
+pub(super) fn open_checkpoint(path: &Path) -> Result<Checkpoint, Failure> {
+    if !path.exists() {
+        let text = "there is no such checkpoint; `spectrain fit` writes one to runs/NAME/best";
+        return Err(anyhow!("{}: {text}", path.display())).request();
+    }
+    Checkpoint::open(path).request()
 }
 
 /// The recipe that the checkpoint was trained with, two or three directories up; a default one elsewhere.

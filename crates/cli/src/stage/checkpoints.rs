@@ -7,7 +7,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-const DIR: &str = "checkpoints";
+/// Where they lie in a run directory.
+pub const DIR: &str = "checkpoints";
 
 /// Writes checkpoint `step` with `fill`, which gets a directory to write to; older ones lose their state.
 pub fn write(run: &RunDir, step: usize, fill: impl FnOnce(&Path) -> Result<(), String>) -> Result<(), String> {
@@ -35,6 +36,11 @@ pub fn newest(run: &RunDir, hash: &str) -> Option<PathBuf> {
         path.join(snapshot::DIR).is_dir() && Checkpoint::open(path).is_ok_and(|c| c.provenance.run == hash)
     };
     list(run).into_iter().rev().map(|(_, path)| path).find(fits)
+}
+
+/// Whether a run with this hash ended: its drafter was written to `best`.
+pub fn ended(run: &RunDir, hash: &str) -> bool {
+    Checkpoint::open(&run.join("best")).is_ok_and(|c| c.provenance.run == hash)
 }
 
 /// Removes all checkpoints, before a run that starts afresh.

@@ -44,7 +44,7 @@ pub fn train(setup: &Setup, recipe: &Recipe, run: &RunDir, resume: bool) -> Resu
     let (objective, config) = (objective(recipe), config(recipe));
     let stop = interrupt::asked;
     let trainer = Trainer { drafter: &drafter, objective: &objective, config: &config, rows: &rows, stop: &stop };
-    let start = start(setup, recipe, &drafter, run, resume.then_some(provenance.run.as_str()))?;
+    let start = start(setup, recipe, &drafter, run, &provenance.run, resume)?;
     let mut sinks = sinks(run, if let Start::Resumed(snapshot) = &start { Some(snapshot.step) } else { None })?;
     let mut last = provenance.clone();
     let trained = interrupt::saving(|| run_trainer(&trainer, start, &mut sinks, &mut last, run));
@@ -88,22 +88,32 @@ pub fn record_measurements(run: &RunDir, step: usize, results: &[Evaluation]) ->
     Ok(())
 }
 
-/// Fresh weights, or the newest checkpoint of the run with the hash `resume`.
+/// Fresh weights, or, to `resume`, the newest checkpoint of the run with this hash. A run that was stopped is not thrown
+/// away unasked.
 fn start(
     setup: &Setup,
     recipe: &Recipe,
     drafter: &Eagle3Drafter,
     run: &RunDir,
-    resume: Option<&str>,
+    hash: &str,
+    resume: bool,
 ) -> Result<Start, Failure> {
     let device = setup.target.device().clone().autodiff();
-    if let Some(hash) = resume {
-        if let Some(dir) = checkpoints::newest(run, hash) {
+    match checkpoints::newest(run, hash) {
+        Some(dir) if resume => {
             eprintln!("train: going on from {}", dir.display());
             let snapshot = Snapshot::load(&dir, &drafter.config, &device).work()?;
             return Ok(Start::Resumed(Box::new(snapshot)));
         }
-        eprintln!("train: no checkpoint of this recipe in {}; starting at step 0", run.display());
+        Some(dir) if !checkpoints::ended(run, hash) => {
+            let (at, all) = (dir.display(), run.join(checkpoints::DIR));
+            let cure = format!("add --resume to go on, or remove {} to start over", all.display());
+            return Err(anyhow!("this run was stopped, and {at} holds where it stood: {cure}")).request();
+        }
+        None if resume => {
+            eprintln!("train: no checkpoint of this recipe in {}; starting at step 0", run.display());
+        }
+        _ => {}
     }
     checkpoints::clear(run).context("old checkpoints").work()?;
     let norm = setup.target.norm().clone();

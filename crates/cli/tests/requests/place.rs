@@ -27,6 +27,10 @@ impl Place {
         place
     }
 
+    pub fn root(&self) -> &Path {
+        self.dir.path()
+    }
+
     pub fn path(&self, part: &str) -> PathBuf {
         self.dir.path().join(part)
     }

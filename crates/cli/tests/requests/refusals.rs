@@ -210,3 +210,22 @@ fn nothing_to_train_on_fails_and_names_what_is_kept() {
         place.path("runs/small/answers.parquet").is_file() && place.path("runs/small/store/manifest.json").is_file()
     );
 }
+
+#[test]
+fn a_stopped_run_is_not_thrown_away_unasked() {
+    let place = Place::new();
+    let fit = |more: &[&str]| {
+        let output = place.run(&[&["fit", "recipe.toml"], more].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        fs::read(place.path("runs/small/best/drafter.safetensors")).unwrap()
+    };
+    let whole = fit(&[]);
+    assert_eq!(fit(&[]), whole, "a run that ended may be made again");
+    // As if it had been stopped after its last checkpoint.
+    fs::remove_dir_all(place.path("runs/small/best")).unwrap();
+    place.refused(&["fit", "recipe.toml"], &["was stopped", "checkpoints/step-", "--resume", "runs/small/checkpoints"]);
+    assert_eq!(fit(&["--resume"]), whole);
+    // Another recipe is another run.
+    fs::remove_dir_all(place.path("runs/small/best")).unwrap();
+    assert_ne!(fit(&["--set", "train.learning_rate=0.01"]), whole);
+}

@@ -6,7 +6,7 @@ use crate::place::Place;
 use std::fs;
 use std::path::Path;
 
-const INVOCATIONS: [&[&str]; 25] = [
+const INVOCATIONS: [&[&str]; 26] = [
     &["fit"],
     &["fitt", "recipe.toml"],
     &["fit", "absent.toml"],
@@ -29,6 +29,7 @@ const INVOCATIONS: [&[&str]; 25] = [
     &["fit", "recipe.toml", "--out", "taken"],
     &["generate", "bad.jsonl"],
     &["eval", "absent"],
+    &["chat", "absent"],
     &["eval", "absent", "--length", "0"],
     &["eval", "absent", "--temperature=-1"],
     &["fetch", "no-such-model"],

@@ -76,8 +76,10 @@ fn number(key: &str, n: &Number) -> String {
 /// A short number as it is, a long one with five figures or so.
 fn real(x: f64) -> String {
     let text = x.to_string();
+    let powered = format!("{x:e}");
     match x.abs() {
         _ if text.len() <= 7 => text,
+        _ if powered.len() <= 7 => powered,
         1e-3..1e6 => format!("{x:.4}"),
         _ => format!("{x:.4e}"),
     }
@@ -100,7 +102,7 @@ bytes      2,097,152 (2.00 MiB)
 meta.seed  20260101
 meta.taps  2, 15, 27
 meta.rate  0.0005
-meta.eps   1.0000e-8
+meta.eps   1e-8
 tokens     153,790
 mean       118.7778
 absent     none

@@ -1,13 +1,12 @@
 //! `inspect`, `chat` and `completions` on a small run that a test makes: a tiny random target, a barely trained drafter.
-#![allow(clippy::unwrap_used)]
 
+use crate::place::Place;
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
-use tempfile::TempDir;
 
 const RECIPE: &str = r#"name = "small"
 target.path = "target"
@@ -17,32 +16,13 @@ train = { epochs = 1, max_seq = 128, batch_tokens = 128 }
 eval = { prompts = "prompts.jsonl", max_new_tokens = 8 }
 "#;
 
-/// A directory with a target, prompts, a recipe and the complete run `runs/small`; made once, read by all tests.
-static PLACE: LazyLock<TempDir> = LazyLock::new(|| {
-    let place = tempfile::tempdir().unwrap();
-    let target = place.path().join("target");
-    fs::create_dir(&target).unwrap();
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/fixtures/tiny_gqa1_f32");
-    for file in ["config.json", "model.safetensors"] {
-        fs::copy(fixtures.join(file), target.join(file)).unwrap();
-    }
-    let word = |i: usize| if i == 0 { "<end>".to_owned() } else { format!("w{i}") };
-    let vocab: serde_json::Map<String, Value> = (0..97).map(|i| (word(i), i.into())).collect();
-    let tokenizer = serde_json::json!({
-        "version": "1.0", "truncation": null, "padding": null,
-        "added_tokens": [{"id": 0, "content": "<end>", "single_word": false, "lstrip": false, "rstrip": false,
-            "normalized": false, "special": true}],
-        "normalizer": null, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null, "decoder": null,
-        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "w1"},
-    });
-    fs::write(target.join("tokenizer.json"), tokenizer.to_string()).unwrap();
-    let template = "{% for m in messages %}{{ m.content }}<end>{% endfor %}";
-    let config = serde_json::json!({"chat_template": template, "eos_token": "<end>"});
-    fs::write(target.join("tokenizer_config.json"), config.to_string()).unwrap();
+/// A place with the complete run `runs/small`; made once, read by all tests.
+static PLACE: LazyLock<Place> = LazyLock::new(|| {
+    let place = Place::new();
     let prompts = "{\"id\":\"a\",\"task\":\"chat\",\"prompt\":\"w2 w3 w4\"}\n{\"id\":\"b\",\"task\":\"code\",\"prompt\":\"w5\"}\n";
-    fs::write(place.path().join("prompts.jsonl"), prompts).unwrap();
-    fs::write(place.path().join("recipe.toml"), RECIPE).unwrap();
-    let fit = run_in(place.path(), &["fit", "recipe.toml"], "");
+    fs::write(place.path("prompts.jsonl"), prompts).unwrap();
+    fs::write(place.path("recipe.toml"), RECIPE).unwrap();
+    let fit = place.run(&["fit", "recipe.toml"]);
     assert!(fit.status.success(), "{}", String::from_utf8_lossy(&fit.stderr));
     place
 });
@@ -59,7 +39,7 @@ fn run_in(dir: &Path, arguments: &[&str], input: &str) -> Output {
 
 /// Standard output and error of a command that succeeds.
 fn run(arguments: &[&str], input: &str) -> (String, String) {
-    let output = run_in(PLACE.path(), arguments, input);
+    let output = run_in(PLACE.root(), arguments, input);
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{arguments:?}: {error}");
     (String::from_utf8(output.stdout).unwrap(), error)
@@ -81,7 +61,7 @@ fn has(shown: &str, key: &str, value: &str) {
 }
 
 fn refused(arguments: &[&str], parts: &[&str]) {
-    let output = run_in(PLACE.path(), arguments, "");
+    let output = run_in(PLACE.root(), arguments, "");
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
     assert!(error.lines().count() == 1 && error.starts_with("error: "), "{arguments:?}: {error}");
@@ -98,7 +78,7 @@ fn recipe_is_shown_resolved_and_checked() {
     has(&shown, "drafter.taps", "0, 1, 2");
     has(&shown, "train.clip_norm", "0.5");
     has(&shown, "data.answers", "none");
-    let other = PLACE.path().join("other.toml");
+    let other = PLACE.path("other.toml");
     fs::write(&other, RECIPE.replace("[0, 1, 2]", "[0, 1, 9]")).unwrap();
     refused(&["inspect", "other.toml"], &["other.toml:4", "drafter.taps", "9"]);
     fs::write(&other, RECIPE.replace("\"target\"", "\"smollm2-135m-instruct\"")).unwrap();
@@ -140,7 +120,7 @@ fn answers_and_their_rows() {
 #[test]
 fn answers_away_from_their_run_are_shown_as_ids() {
     let elsewhere = tempfile::tempdir().unwrap();
-    fs::copy(PLACE.path().join("runs/small/answers.parquet"), elsewhere.path().join("a.parquet")).unwrap();
+    fs::copy(PLACE.path("runs/small/answers.parquet"), elsewhere.path().join("a.parquet")).unwrap();
     let output = run_in(elsewhere.path(), &["inspect", "a.parquet", "--row", "0"], "");
     let shown = String::from_utf8(output.stdout).unwrap();
     assert!(shown.contains("not decoded") && shown.contains("\n 2 3 4 0⟦") && !shown.contains("w2"), "{shown}");
@@ -169,7 +149,7 @@ fn store_checkpoint_and_model() {
     assert_eq!((&model["kind"], &model["vocab"], &model["runs_here"]), (&"model".into(), &97.into(), &"yes".into()));
     assert_eq!((&model["hash"], &model["default_taps"]), (&store["target_hash"], &Value::Null));
     assert_eq!(model["text"]["chat_template"]["stop_tokens"], serde_json::json!(["<end>"]));
-    let weights = fs::metadata(PLACE.path().join("target/model.safetensors")).unwrap().len();
+    let weights = fs::metadata(PLACE.path("target/model.safetensors")).unwrap().len();
     assert_eq!(model["weights"]["bytes"], weights);
     // f32: four bytes a parameter, and the header.
     let parameters = model["weights"]["parameters"].as_u64().unwrap();
@@ -180,6 +160,7 @@ fn store_checkpoint_and_model() {
     assert_eq!((&best["kind"], &best["drafter"]["kind"]), (&"checkpoint".into(), &"eagle3".into()));
     assert_eq!((&best["draft_vocab"]["tokens"], &best["guarantee"]), (&50.into(), &"target-sampling".into()));
     assert_eq!(best["provenance"]["target_hash"], model["hash"]);
+    assert_eq!(best["weights"]["tensors_of_dtype"].as_object().unwrap().keys().collect::<Vec<_>>(), ["F32"]);
     assert!(best["state"].as_str().unwrap().starts_with("absent"));
     let file = json(&["runs/small/best/drafter.safetensors"]);
     assert_eq!(file["weights"], best["weights"]);
@@ -197,9 +178,9 @@ fn run_tells_what_is_complete() {
     let newest = format!("runs/small/checkpoints/step-{step}");
     assert!(json(&[&newest])["state"].as_str().unwrap().starts_with("present"));
 
-    let fresh = PLACE.path().join("fresh");
+    let fresh = PLACE.path("fresh");
     fs::create_dir(&fresh).unwrap();
-    fs::copy(PLACE.path().join("recipe.toml"), fresh.join("recipe.toml")).unwrap();
+    fs::copy(PLACE.path("recipe.toml"), fresh.join("recipe.toml")).unwrap();
     let shown = text("fresh");
     for key in ["answers", "store", "checkpoints", "best", "evaluations"] {
         has(&shown, key, "none");
@@ -209,8 +190,8 @@ fn run_tells_what_is_complete() {
 #[test]
 fn anything_else_is_refused() {
     refused(&["inspect", "nowhere"], &["nowhere", "no such file", "a model directory"]);
-    fs::write(PLACE.path().join("notes.txt"), "x").unwrap();
-    fs::create_dir(PLACE.path().join("empty")).unwrap();
+    fs::write(PLACE.path("notes.txt"), "x").unwrap();
+    fs::create_dir(PLACE.path("empty")).unwrap();
     for path in ["notes.txt", "empty"] {
         refused(&["inspect", path], &[path, "a recipe (.toml)", "a feature store", "a run directory"]);
     }
@@ -223,7 +204,7 @@ fn anything_else_is_refused() {
 fn facts_go_to_a_file() {
     let shown = run(&["inspect", "prompts.jsonl", "--json", "facts.json"], "").0;
     has(&shown, "kind", "prompts");
-    let written: Value = serde_json::from_str(&fs::read_to_string(PLACE.path().join("facts.json")).unwrap()).unwrap();
+    let written: Value = serde_json::from_str(&fs::read_to_string(PLACE.path("facts.json")).unwrap()).unwrap();
     assert_eq!(written, json(&["prompts.jsonl"]));
 }
 
