@@ -55,7 +55,7 @@ fn records(dir: &Path) -> Vec<Value> {
 }
 
 /// Trains in `dir`, stopping after the steps in `stops`; the state of the end lies in `dir` then.
-fn train(dir: &Path, matrices: MatrixUpdate, stops: &[usize]) {
+fn train(dir: &Path, matrices: MatrixUpdate, dropout: f64, stops: &[usize]) {
     let target_dir = tempfile::tempdir().unwrap();
     let target = random_target(target_dir.path(), VOCABULARY, 31);
     let device = Device::flex().autodiff();
@@ -67,7 +67,7 @@ fn train(dir: &Path, matrices: MatrixUpdate, stops: &[usize]) {
         batch_tokens: 200,
         learning_rate: 5e-3,
         warmup_ratio: 0.05,
-        dropout: 0.2,
+        dropout,
         optimiser: OptimiserConfig { matrices, betas: (0.9, 0.95), eps: 1e-8, weight_decay: 0.01 },
         clip_norm: 1.0,
         validation_share: 0.2,
@@ -114,8 +114,8 @@ fn train(dir: &Path, matrices: MatrixUpdate, stops: &[usize]) {
 fn a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one() {
     for matrices in [MatrixUpdate::AdamW, MatrixUpdate::Muon] {
         let (whole, parts) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        train(whole.path(), matrices, &[]);
-        train(parts.path(), matrices, &[1, 6, 7, 13]);
+        train(whole.path(), matrices, 0.2, &[]);
+        train(parts.path(), matrices, 0.2, &[1, 6, 7, 13]);
         let step = |dir: &Path| {
             let text = std::fs::read_to_string(dir.join("state/progress.json")).unwrap();
             serde_json::from_str::<Value>(&text).unwrap()["step"].as_u64().unwrap()
@@ -133,7 +133,7 @@ fn a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one() {
 #[test]
 fn a_state_that_is_cut_off_is_an_error_and_no_panic() {
     let dir = tempfile::tempdir().unwrap();
-    train(dir.path(), MatrixUpdate::AdamW, &[]);
+    train(dir.path(), MatrixUpdate::AdamW, 0.0, &[]);
     let target_dir = tempfile::tempdir().unwrap();
     let target = random_target(target_dir.path(), VOCABULARY, 31);
     let device = Device::flex().autodiff();
@@ -147,4 +147,23 @@ fn a_state_that_is_cut_off_is_an_error_and_no_panic() {
         std::fs::write(&path, &bytes).unwrap();
     }
     assert!(Snapshot::load(dir.path(), &drafter.config, &device).is_ok());
+}
+
+/// Held-out losses of a run.
+fn held_out(dir: &Path) -> Vec<f64> {
+    let validation = |r: &Value| (r["event"] == "validation").then(|| r["loss"].as_f64().unwrap());
+    records(dir).iter().filter_map(validation).collect()
+}
+
+#[test]
+fn dropout_reaches_training_and_no_optimiser_is_the_other() {
+    let run = |matrices, dropout| {
+        let dir = tempfile::tempdir().unwrap();
+        train(dir.path(), matrices, dropout, &[]);
+        held_out(dir.path())
+    };
+    let plain = run(MatrixUpdate::AdamW, 0.0);
+    assert_eq!(plain.len(), 3, "one validation an epoch");
+    assert_ne!(plain, run(MatrixUpdate::AdamW, 0.2));
+    assert_ne!(plain, run(MatrixUpdate::Muon, 0.0));
 }

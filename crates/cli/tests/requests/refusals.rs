@@ -229,3 +229,19 @@ fn a_stopped_run_is_not_thrown_away_unasked() {
     fs::remove_dir_all(place.path("runs/small/best")).unwrap();
     assert_ne!(fit(&["--set", "train.learning_rate=0.01"]), whole);
 }
+
+#[test]
+fn a_run_directory_is_locked_and_cleared_of_half_written_files() {
+    let place = Place::new();
+    let run = place.path("runs/small");
+    fs::create_dir_all(run.join("checkpoints/.step-9.partial/state")).unwrap();
+    fs::write(run.join(".answers.parquet.partial-7"), b"half").unwrap();
+    let lock = fs::File::create(run.join(".lock")).unwrap();
+    lock.lock().unwrap();
+    place.refused(&["fit", "recipe.toml"], &["another spectrain is at work in runs/small", "--out"]);
+    assert!(run.join(".answers.parquet.partial-7").exists(), "it may be the other's");
+    drop(lock);
+    let output = place.run(&["fit", "recipe.toml"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!run.join("checkpoints/.step-9.partial").exists() && !run.join(".answers.parquet.partial-7").exists());
+}
