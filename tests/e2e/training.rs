@@ -44,7 +44,7 @@ fn rows(target: &Llama) -> Vec<FeatureRow> {
 }
 
 pub fn objective(loss: DraftLoss) -> Objective {
-    Objective { loss, step_weights: vec![1.0, 0.7, 0.4] }
+    Objective { loss, feature_weight: 0.0, step_weights: vec![1.0, 0.7, 0.4] }
 }
 
 /// The whole loss on the tape, in plain operations, one step after the other.
@@ -55,7 +55,11 @@ fn on_tape(drafter: &Eagle3Drafter, weights: &Eagle3, batch: &TrainBatch, object
     drafter.unroll(weights, batch, |k, hidden| {
         let pick = |i: &[usize]| indices(i.iter().copied(), &device);
         let (asks, targets): (Vec<usize>, Vec<usize>) = batch.supervised[k].iter().copied().unzip();
-        let log_q = activation::log_softmax(hidden.select(0, pick(&asks)).matmul(drafter.head.clone()), 1);
+        let hidden = hidden.select(0, pick(&asks));
+        let distance = (hidden.clone() - batch.target_hidden.clone().select(0, pick(&targets))).abs();
+        let smooth = distance.clone().clamp_max(1.0).square() * 0.5 + (distance - 1.0).clamp_min(0.0);
+        let feature = smooth.mean_dim(1).sum() * objective.feature_weight;
+        let log_q = activation::log_softmax(hidden.matmul(drafter.head.clone()), 1);
         let t = target.clone().select(0, pick(&targets));
         let log_p = match objective.loss {
             DraftLoss::Kl => activation::log_softmax(t, 1),
@@ -65,21 +69,20 @@ fn on_tape(drafter: &Eagle3Drafter, weights: &Eagle3, batch: &TrainBatch, object
             DraftLoss::Kl => (log_p.clone().exp() * (log_p - log_q)).sum(),
             DraftLoss::Lk => log_p.min_pair(log_q).exp().sum_dim(1).log().neg().sum(),
         };
-        total = total.clone() + loss * (objective.step_weights[k] / batch.supervised_tokens() as f32);
+        total = total.clone() + (loss + feature) * (objective.step_weights[k] / batch.supervised_tokens() as f32);
     });
     total
 }
 
-fn compare(loss: DraftLoss) {
+fn compare(objective: &Objective) {
     let dir = tempfile::tempdir().unwrap();
     let (target, device) = (random_target(dir.path(), VOCABULARY, 21), Device::flex().autodiff());
     let (drafter, weights) = random_drafter(&target, 25, 6, &device);
     let stored = rows(&target);
     let batch = TrainBatch::new(&stored.iter().collect::<Vec<_>>(), STEPS, target.device()).unwrap();
-    let objective = objective(loss);
-    let (surrogate, sums) = drafter.loss(&weights, &batch, &objective);
+    let (surrogate, sums) = drafter.loss(&weights, &batch, objective);
     let ours = surrogate.backward();
-    let whole = on_tape(&drafter, &weights, &batch, &objective);
+    let whole = on_tape(&drafter, &weights, &batch, objective);
     let value: f32 = whole.clone().into_scalar();
     let plain = whole.backward();
     let tokens = batch.supervised_tokens() as f64;
@@ -99,12 +102,17 @@ fn compare(loss: DraftLoss) {
 
 #[test]
 fn lk_gradient_equals_that_of_the_whole_tape() {
-    compare(DraftLoss::Lk);
+    compare(&objective(DraftLoss::Lk));
 }
 
 #[test]
 fn kl_gradient_equals_that_of_the_whole_tape() {
-    compare(DraftLoss::Kl);
+    compare(&objective(DraftLoss::Kl));
+}
+
+#[test]
+fn feature_loss_gradient_equals_that_of_the_whole_tape() {
+    compare(&Objective { feature_weight: 20.0, ..objective(DraftLoss::Kl) });
 }
 
 #[test]
@@ -188,7 +196,7 @@ fn trained(ahead: usize) -> f64 {
     let target = random_target(dir.path(), VOCABULARY, 31);
     let (drafter, weights) = random_drafter(&target, VOCABULARY, 8, &Device::flex().autodiff());
     let rows = canary(&target, ahead);
-    let objective = Objective { loss: DraftLoss::Kl, step_weights: vec![1.0; STEPS] };
+    let objective = Objective { loss: DraftLoss::Kl, feature_weight: 0.0, step_weights: vec![1.0; STEPS] };
     let config = TrainConfig {
         epochs: 10,
         batch_tokens: 200,

@@ -9,6 +9,9 @@ use spectrain_kernels::rope::indices;
 pub struct Objective {
     /// Loss of one row.
     pub loss: DraftLoss,
+    /// Weight of the feature loss, smooth L1 between the head inputs of drafter and target, mean over dimensions
+    /// (EAGLE, Li et al., 2024, section 4.2).
+    pub feature_weight: f32,
     /// Weight of each unroll step; the length is the number of steps.
     pub step_weights: Vec<f32>,
 }
@@ -38,6 +41,8 @@ const ROW_BLOCK: usize = 512;
 
 /// The frozen side of the loss.
 pub struct Teacher<'a> {
+    /// Head inputs of the target, `[targets, hidden]`, plain.
+    pub hidden: &'a Tensor<2>,
     /// Target logits over the draft vocabulary, `[targets, draft vocabulary]`, plain.
     pub logits: Tensor<2>,
     /// Log denominators over the whole vocabulary, `[targets]`, plain.
@@ -57,7 +62,7 @@ impl Teacher<'_> {
         &self,
         hidden: Tensor<2>,
         pairs: &[(usize, usize)],
-        loss: DraftLoss,
+        objective: &Objective,
         weight: f32,
     ) -> (Tensor<1>, StepLoss) {
         let device = self.logits.device();
@@ -68,12 +73,22 @@ impl Teacher<'_> {
         for block in pairs.chunks(ROW_BLOCK) {
             let rows = indices(block.iter().map(|(q, _)| *q), &device);
             let targets = indices(block.iter().map(|(_, t)| *t), &device);
-            let logits = values.clone().select(0, rows.clone()).matmul(self.head.clone());
+            let student = values.clone().select(0, rows);
+            let logits = student.clone().matmul(self.head.clone());
             let target = self.logits.clone().select(0, targets.clone());
-            let lse = self.lse.clone().select(0, targets);
+            let lse = self.lse.clone().select(0, targets.clone());
             let weights = Tensor::from_data(TensorData::new(vec![weight; block.len()], [block.len()]), &device);
-            let result = draft_loss(logits, target, lse, weights, loss);
-            let gradient = result.gradient.matmul(head_back.clone());
+            let result = draft_loss(logits, target, lse, weights, objective.loss);
+            let mut gradient = result.gradient.matmul(head_back.clone());
+            if objective.feature_weight > 0.0 {
+                let distance = student - self.hidden.clone().select(0, targets);
+                let scale = objective.feature_weight / distance.dims()[1] as f32;
+                // Smooth L1 is c · (d − c/2) with c = d held to −1..1, its own slope.
+                let slope = distance.clone().clamp(-1.0, 1.0);
+                let value: f32 = (slope.clone() * (distance - slope.clone() * 0.5)).sum().into_scalar();
+                sums.loss += f64::from(scale * value);
+                gradient = gradient + slope * (scale * weight);
+            }
             let metrics: Vec<f32> = result.metrics.into_data().try_to_vec().expect("f32 metrics");
             sums.loss += metrics.chunks_exact(2).map(|m| f64::from(m[0])).sum::<f64>();
             sums.overlap += metrics.chunks_exact(2).map(|m| f64::from(m[1])).sum::<f64>();

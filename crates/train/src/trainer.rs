@@ -147,15 +147,15 @@ struct Step {
     group: Vec<usize>,
 }
 
-impl Trainer<'_> {
-    /// Conversations to train on and held-out ones.
-    pub fn split(&self) -> (Vec<usize>, Vec<usize>) {
-        let held_out = |i: &usize| {
-            Key::new(self.config.seed, *i as u64, 1, Purpose::Data).uniform() < self.config.validation_share
-        };
-        (0..self.rows.len()).partition(|i| !held_out(i))
+impl TrainConfig {
+    /// Conversations to train on and held-out ones, of `count`.
+    pub fn split(&self, count: usize) -> (Vec<usize>, Vec<usize>) {
+        let held_out = |i: &usize| Key::new(self.seed, *i as u64, 1, Purpose::Data).uniform() < self.validation_share;
+        (0..count).partition(|i| !held_out(i))
     }
+}
 
+impl Trainer<'_> {
     /// Every optimiser step of the run, in order.
     fn plan(&self, train: &[usize]) -> Vec<Step> {
         let unroll = self.objective.step_weights.len();
@@ -185,7 +185,7 @@ impl Trainer<'_> {
         on_step: &mut dyn FnMut(Update) -> Result<(), String>,
     ) -> Result<Eagle3, TrainError> {
         let c = self.config;
-        let (train, held_out) = self.split();
+        let (train, held_out) = c.split(self.rows.len());
         let plan = self.plan(&train);
         let total = plan.len();
         if total == 0 {

@@ -11,7 +11,6 @@ use spectrain_core::recipe::{Drafter, Recipe};
 use spectrain_data::answers::Answer;
 use spectrain_data::store::{FeatureRow, StoreMeta, StoreReader, StoreWriter, sha256_file};
 use spectrain_kernels::draft_loss::log_denominator;
-use spectrain_kernels::rope::indices;
 use spectrain_model::Llama;
 use std::path::{Path, PathBuf};
 
@@ -76,17 +75,10 @@ fn features(target: &Llama, batch: &[Answer], taps: &[usize]) -> Vec<FeatureRow>
     let found = target.forward_full(&sequences, taps);
     // The normaliser belongs to the stored, rounded hidden state, so that the recomputed distribution sums to one.
     let hidden = found.hidden.cast(DType::BF16);
-    let mut predicting = Vec::new();
-    let mut start = 0;
-    for answer in batch {
-        let first = start + answer.prompt_ids.len() - 1;
-        predicting.extend(first..first + answer.answer_ids.len());
-        start += answer.prompt_ids.len() + answer.answer_ids.len();
-    }
-    let logsumexp = normalisers(target, hidden.clone().cast(DType::F32), &predicting);
+    let logsumexp = normalisers(target, hidden.clone().cast(DType::F32));
     let fused = Tensor::cat(found.taps, 1).cast(DType::BF16);
     let (fused, hidden) = (host(fused), host(hidden));
-    let total = start;
+    let total = logsumexp.len();
     let (tap_width, width) = (fused.len() / total, hidden.len() / total);
     let mut start = 0;
     batch
@@ -109,16 +101,14 @@ fn features(target: &Llama, batch: &[Answer], taps: &[usize]) -> Vec<FeatureRow>
         .collect()
 }
 
-/// Log denominators of the target's distribution at `rows`, NaN at all others.
-fn normalisers(target: &Llama, hidden: Tensor<2>, rows: &[usize]) -> Vec<f32> {
-    let mut found = vec![f32::NAN; hidden.dims()[0]];
-    for block in rows.chunks(HEAD_ROWS) {
-        let selected = hidden.clone().select(0, indices(block.iter().copied(), target.device()));
-        let values: Vec<f32> =
-            log_denominator(target.logits(selected)).into_data().try_to_vec().expect("an f32 tensor");
-        block.iter().zip(values).for_each(|(&row, value)| found[row] = value);
-    }
-    found
+/// Log denominators of the target's distribution at every row.
+fn normalisers(target: &Llama, hidden: Tensor<2>) -> Vec<f32> {
+    let rows = hidden.dims()[0];
+    let block = |first: usize| -> Vec<f32> {
+        let selected = hidden.clone().narrow(0, first, HEAD_ROWS.min(rows - first));
+        log_denominator(target.logits(selected)).into_data().try_to_vec().expect("an f32 tensor")
+    };
+    (0..rows).step_by(HEAD_ROWS).flat_map(block).collect()
 }
 
 fn host(tensor: Tensor<2>) -> Vec<bf16> {

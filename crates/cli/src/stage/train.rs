@@ -18,7 +18,7 @@ use spectrain_draft::{Checkpoint, Eagle3, Eagle3Config, Eagle3Drafter, Objective
 use spectrain_kernels::draft_loss::DraftLoss;
 use spectrain_train::{
     JsonLines, MatrixUpdate, MetricSink, OptimiserConfig, Record, Snapshot, Start, TensorBoard, TrainConfig,
-    TrainError, Trainer, Update, read_records,
+    TrainError, Trainer, Update, read_records, supervise_prompts,
 };
 use std::path::{Path, PathBuf};
 
@@ -38,7 +38,15 @@ pub fn check(recipe: &Recipe) -> Result<(), Failure> {
 /// Trains the recipe's drafter; returns the directory of the final checkpoint. With `resume` it goes on from the
 /// newest checkpoint of the same run.
 pub fn train(setup: &Setup, recipe: &Recipe, run: &RunDir, resume: bool) -> Result<PathBuf, Failure> {
-    let rows = read_rows(setup, recipe, run)?;
+    let mut rows = read_rows(setup, recipe, run)?;
+    if recipe.train.prompts {
+        let (train, _) = config(recipe).split(rows.len());
+        if !supervise_prompts(&mut rows, &train) {
+            let dir = store_dir(recipe, run);
+            let text = "was captured without the prompts' distributions: remove it to capture again";
+            return Err(anyhow!("train.prompts: {} {text}", dir.display())).request();
+        }
+    }
     let drafter = build(setup, recipe, &rows)?;
     let provenance = provenance(setup, recipe, run)?;
     let (objective, config) = (objective(recipe), config(recipe));
@@ -221,7 +229,8 @@ pub fn objective(recipe: &Recipe) -> Objective {
         LossKind::Lk => DraftLoss::Lk,
         LossKind::Kl => DraftLoss::Kl,
     };
-    Objective { loss, step_weights: recipe.loss.weights().into_iter().map(|w| w as f32).collect() }
+    let step_weights = recipe.loss.weights().into_iter().map(|w| w as f32).collect();
+    Objective { loss, feature_weight: recipe.loss.feature_weight as f32, step_weights }
 }
 
 /// Knobs of the loop.

@@ -120,6 +120,8 @@ fn check_loss(loss: &Loss) -> Result<(), Fault> {
     positive("loss.temperature", loss.temperature)?;
     let decay = loss.step_decay;
     must(decay > 0.0 && decay <= 1.0, "loss.step_decay", &decay, "above 0 and at most 1")?;
+    let feature = loss.feature_weight;
+    must(feature.is_finite() && feature >= 0.0, "loss.feature_weight", &feature, "0 or more")?;
     let Some(weights) = &loss.step_weights else {
         return Ok(());
     };

@@ -133,6 +133,9 @@ table! {
         unroll: usize = 4,
         /// Weight of unroll step k is `step_decay`^k, k from 0.
         step_decay: f64 = 0.8,
+        /// Weight of the distance between the drafter's and the target's hidden state before the head (smooth L1, mean
+        /// over its dimensions), added to the loss: more to learn from each token where the data are few.
+        feature_weight: f64 = 0.0,
         /// Weights of the unroll steps, one each; if set, `step_decay` is not read.
         step_weights: Option<Vec<f64>> = None,
     }
@@ -161,6 +164,9 @@ table! {
         batch_tokens: usize = 2048,
         /// Longest training row, in tokens; what is longer is cut at its end.
         max_seq: usize = 1024,
+        /// Whether the prompts' own tokens are learned as well, what all prompts begin with excepted: more text where
+        /// answers are few. Validation reads answers only.
+        prompts: bool = false,
         /// `"adamw"`, or `"muon"` for the matrices with AdamW for the norms.
         optimizer: Optimizer = Optimizer::AdamW,
         /// Part of the layer's inputs that a step leaves out, in 0..1, against learning few answers by heart.

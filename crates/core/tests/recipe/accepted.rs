@@ -49,12 +49,14 @@ kind = "lk"
 temperature = 1.0
 unroll = 4
 step_decay = 0.8
+feature_weight = 0.0
 # step_weights is not set
 
 [train]
 epochs = 6
 batch_tokens = 2048
 max_seq = 1024
+prompts = false
 optimizer = "adamw"
 dropout = 0.0
 learning_rate = 0.0005

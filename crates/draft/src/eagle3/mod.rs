@@ -270,6 +270,7 @@ impl Eagle3Drafter {
     /// Loss of a batch: a scalar on the tape whose gradient is that of the mean loss, and each step's sums.
     pub fn loss(&self, weights: &Eagle3, batch: &TrainBatch, objective: &Objective) -> (Tensor<1>, Vec<StepLoss>) {
         let teacher = Teacher {
+            hidden: &batch.target_hidden,
             logits: batch.target_hidden.clone().matmul(self.head.clone()),
             lse: batch.target_lse.clone(),
             head: &self.head,
@@ -279,7 +280,7 @@ impl Eagle3Drafter {
         let mut sums = Vec::new();
         self.unroll(weights, batch, |k, hidden| {
             let weight = objective.step_weights[k] * per_token;
-            let (surrogate, step) = teacher.step(hidden, &batch.supervised[k], objective.loss, weight);
+            let (surrogate, step) = teacher.step(hidden, &batch.supervised[k], objective, weight);
             total = total.clone() + surrogate;
             sums.push(step);
         });
