@@ -134,7 +134,7 @@ impl Iterator for Pick {
 }
 
 /// The quantile at `share` of sorted values, linear between neighbours.
-fn quantile(sorted: &[f64], share: f64) -> f64 {
+pub(super) fn quantile(sorted: &[f64], share: f64) -> f64 {
     let place = share * (sorted.len() - 1) as f64;
     let below = place.floor() as usize;
     let above = (below + 1).min(sorted.len() - 1);

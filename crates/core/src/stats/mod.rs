@@ -1,7 +1,8 @@
 //! What a number about drafting means, and how sure it is.
 //!
 //! Peers print different quantities under one name, so each has its own function here, with the name of the evaluation
-//! file: counted statistics over verified rounds ([`acceptance`]), the algebra from acceptance to time ([`length`]),
+//! file: counted statistics over verified rounds ([`acceptance`]), the same in other projects' terms ([`definitions`]),
+//! what a user waits for ([`latency`]), the algebra from acceptance to time ([`length`]),
 //! the offline estimate per round ([`renewal`]), intervals ([`bootstrap`]), tests of equality of law ([`chi_square`]),
 //! and calibrated confidence with what is decided from it ([`calibration`], [`temperature_scaling`], [`schedule`]).
 //! [`lookup`] drafts by copying from the text itself: the free baseline of every comparison.
@@ -10,6 +11,8 @@ pub mod acceptance;
 pub mod bootstrap;
 pub mod calibration;
 pub mod chi_square;
+pub mod definitions;
+pub mod latency;
 pub mod length;
 pub mod lookup;
 pub mod renewal;
@@ -19,6 +22,8 @@ pub mod temperature_scaling;
 
 pub use acceptance::{Acceptance, Round};
 pub use bootstrap::{Interval, Ratio, Resampling};
+pub use definitions::{Call, Definitions, Finish};
+pub use latency::{Arrival, Latency, Slo, Timeline};
 
 /// Why a statistic cannot be computed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
