@@ -10,7 +10,7 @@ use spectrain_core::rng::{Key, Purpose};
 use spectrain_core::rules::Rule;
 use spectrain_core::tokenizer::Tokenizer;
 use spectrain_data::prompts::read_prompts;
-use spectrain_draft::proposer::{Draft, Observed, Pick, Proposer, Uniform};
+use spectrain_draft::proposer::{Draft, DrafterMemory, Observed, Pick, Proposer, Uniform};
 use spectrain_kernels::softmax::probabilities;
 use spectrain_model::{Completion, Decoder, Llama, Request, host_rows};
 use spectrain_verify::judge::judge;
@@ -78,6 +78,10 @@ impl Proposer for Knowing {
     fn draft(&mut self, slots: &[usize], length: usize, _: Pick, _: &Uniform) -> Vec<Draft> {
         let chain = |slot: usize| (0..length).map(|step| self.next(slot, step)).collect();
         slots.iter().map(|&slot| Draft { tokens: chain(slot), ..Draft::default() }).collect()
+    }
+
+    fn memory(&self, _: usize) -> DrafterMemory {
+        DrafterMemory::default()
     }
 
     fn committed(&self, slot: usize) -> usize {
@@ -151,7 +155,7 @@ fn check(rule: Rule, temperature: f64) {
     let mut divergences = 0;
     let mut histogram = [0; LENGTH + 1];
     for (plain, speculative) in both(&s, rule, temperature) {
-        speculative.rounds.iter().for_each(|r| histogram[r.accepted] += 1);
+        speculative.rounds().for_each(|r| histogram[r.accepted] += 1);
         let Some(at) =
             (0..plain.ids.len().max(speculative.ids.len())).find(|&i| plain.ids.get(i) != speculative.ids.get(i))
         else {

@@ -50,7 +50,7 @@ fn p_value(target: &Llama, judge: &Judge) -> f64 {
     decoder
         .run(requests, &mut proposer, |t| {
             observed[t.ids.iter().fold(0, |n, &id| n * VOCABULARY + id as usize)] += 1;
-            accepted += t.rounds.iter().map(|r| r.accepted).sum::<usize>();
+            accepted += t.rounds().map(|r| r.accepted).sum::<usize>();
         })
         .unwrap();
     assert!(accepted > DRAWS / 10, "hardly any draft was accepted, so the test would see nothing");

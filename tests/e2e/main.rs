@@ -3,6 +3,7 @@
 
 mod identity;
 mod law;
+mod measure;
 mod parity;
 mod resume;
 mod serve;

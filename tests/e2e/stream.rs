@@ -57,7 +57,7 @@ fn reports_add_up_to_the_transcript() {
             assert_eq!((prompt.0.len(), prompt.1), (1, 0), "{rule}, request {id}: the prompt's own token");
             let tokens: Vec<u32> = reports[id].iter().flat_map(|(tokens, _)| tokens.clone()).collect();
             assert_eq!(tokens, transcript.ids, "{rule}, request {id}");
-            let counted: Vec<(usize, usize)> = transcript.rounds.iter().map(|r| (r.committed, r.accepted)).collect();
+            let counted: Vec<(usize, usize)> = transcript.rounds().map(|r| (r.committed, r.accepted)).collect();
             let told: Vec<(usize, usize)> = rounds.iter().map(|(tokens, a)| (tokens.len(), *a)).collect();
             assert_eq!(told, counted, "{rule}, request {id}");
             accepted += told.iter().map(|(_, a)| a).sum::<usize>();

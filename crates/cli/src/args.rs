@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use spectrain_core::rules::Rule;
+use spectrain_core::stats::Slo;
 
 /// Trains draft heads for speculative decoding, and measures them in the exact verifier.
 ///
@@ -47,13 +48,19 @@ pub enum Command {
         after_long_help = "Example: features of answers that are there already\n\n  spectrain capture recipes/smollm2-eagle3.toml --set data.answers=runs/smollm2-eagle3/answers.parquet"
     )]
     Capture(RecipeArgs),
-    /// Measure a checkpoint against its target
+    /// Curves of acceptance and speed of a checkpoint against its target
     ///
-    /// Drafts with the checkpoint, verifies with the target, and reports the tokens committed per target call with a
-    /// 95% interval, beside the speed of plain decoding in the same process. What is not given is as in the recipe
-    /// that the checkpoint was trained with.
+    /// Drafts with the checkpoint, verifies with the target, and reports for every temperature and draft length k the
+    /// tokens committed per target call with a 95% interval by question, the speed beside that of plain decoding
+    /// (k = 0) in the same process, and the k that is fastest. Lengths between the measured ones are estimated from
+    /// the rounds of the longest and marked so. What is not given and has no default here is as in the recipe that the
+    /// checkpoint was trained with.
+    ///
+    /// Prompt files hold one JSON object a line: Spec-Bench and MT-bench (`turns`, of which the first is asked; later
+    /// ones refer to an answer), or a field `prompt`, `question`, `messages` or `instruction`. `task` or `category`
+    /// names the task, else the file does.
     #[command(
-        after_long_help = "Example: greedy and sampled, chains of 7, the numbers as JSON\n\n  spectrain eval runs/smollm2-eagle3/best --temperature 0 --temperature 1 --length 7 --json -"
+        after_long_help = "Examples\n\nThe default curves, k = 0 to 7 at temperatures 0, 0.6 and 1, with a page to look at:\n\n  spectrain eval runs/smollm2-eagle3/best --report curves.html\n\nA public suite by task, against limits on waiting, with every number as JSON:\n\n  spectrain eval runs/smollm2-eagle3/best --prompts spec_bench.jsonl --limit 78 --task --slo ttft=500ms,tpot=50ms --json curves.json\n\nOne point, greedy:\n\n  spectrain eval runs/smollm2-eagle3/best --temperature 0 --lengths 5"
     )]
     Eval(EvalArgs),
     /// Bring a target, or convert a GGUF file
@@ -119,7 +126,7 @@ pub struct RecipeArgs {
     pub device: String,
 }
 
-/// What `eval` takes. An option that is not given is as in the checkpoint's recipe.
+/// What `eval` takes. An option that is not given and has no default here is as in the checkpoint's recipe.
 #[derive(Debug, Args)]
 pub struct EvalArgs {
     /// The checkpoint's directory
@@ -128,19 +135,19 @@ pub struct EvalArgs {
     /// The target: a model directory, or a name that fetch takes
     #[arg(long, value_name = "TARGET")]
     pub target: Option<String>,
-    /// Held-out prompts, one JSON object a line; may be repeated, each file is a task
+    /// Held-out prompts, one JSON object a line, in our form or Spec-Bench's; may be repeated
     #[arg(long, value_name = "FILE")]
     pub prompts: Vec<PathBuf>,
     /// Rule at temperatures above 0: token, block or sampled-match; at 0 it is always greedy
     #[arg(long, value_name = "RULE")]
     pub rule: Option<Rule>,
-    /// Drafted tokens a round; may be repeated, one evaluation each
-    #[arg(long = "length", value_name = "K", value_parser = at_least_1)]
+    /// Drafted tokens a round that are measured, such as 1,3,5; may be repeated [default: 1,3,5,7]
+    #[arg(long, visible_alias = "length", value_name = "K,…", value_delimiter = ',', value_parser = at_least_1)]
     pub lengths: Vec<usize>,
-    /// Sampling temperature; may be repeated, one evaluation each
-    #[arg(long = "temperature", value_name = "T", value_parser = temperature)]
+    /// Sampling temperatures, a curve each; may be repeated [default: 0,0.6,1]
+    #[arg(long = "temperature", value_name = "T,…", value_delimiter = ',', value_parser = temperature)]
     pub temperatures: Vec<f64>,
-    /// Prompts taken, from the start of each file
+    /// Prompts taken of each file, its tasks taking turns
     #[arg(long, value_name = "N", value_parser = at_least_1)]
     pub limit: Option<usize>,
     /// Longest answer, in tokens
@@ -149,9 +156,18 @@ pub struct EvalArgs {
     /// Requests at once
     #[arg(long, value_name = "B", value_parser = at_least_1)]
     pub batch: Option<usize>,
-    /// Write the result as JSON to this file, or to standard output for -
+    /// Count goodput: tokens per second of the requests within these limits, such as ttft=500ms,tpot=50ms
+    #[arg(long, value_name = "LIMITS")]
+    pub slo: Option<Slo>,
+    /// Show a row for every task, too
+    #[arg(long)]
+    pub task: bool,
+    /// Write every number as JSON to this file, or to standard output for -
     #[arg(long, value_name = "FILE|-")]
     pub json: Option<PathBuf>,
+    /// Write a page with figures and transcripts to this file
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
     /// Where the models run: flex (the CPU), or cuda:N or wgpu:N in builds that have them
     #[arg(long, value_name = "NAME", default_value = "flex")]
     pub device: String,
@@ -252,9 +268,12 @@ mod tests {
     fn every_command_shows_an_example_that_parses() {
         for command in Cli::command().get_subcommands() {
             let help = command.get_after_long_help().unwrap().to_string();
-            let example = help.lines().find_map(|line| line.strip_prefix("  spectrain ")).unwrap();
-            parse(&format!("spectrain {example}")).unwrap();
-            assert!(example.starts_with(command.get_name()), "{example}");
+            let examples: Vec<&str> = help.lines().filter_map(|line| line.strip_prefix("  spectrain ")).collect();
+            assert!(!examples.is_empty(), "{help}");
+            for example in examples {
+                parse(&format!("spectrain {example}")).unwrap();
+                assert!(example.starts_with(command.get_name()), "{example}");
+            }
         }
     }
 
@@ -268,6 +287,10 @@ mod tests {
         let line = "spectrain eval c --temperature 0 --temperature 0.7 --rule sampled-match --json -";
         let Command::Eval(eval) = parse(line).unwrap() else { panic!() };
         assert_eq!((eval.temperatures, eval.rule), (vec![0.0, 0.7], Some(Rule::SampledMatch)));
+        let line = "spectrain eval c --lengths 1,3 --length 5 --temperature 0,1 --slo tpot=50ms,ttft=0.5s";
+        let Command::Eval(eval) = parse(line).unwrap() else { panic!() };
+        assert_eq!((eval.lengths, eval.temperatures), (vec![1, 3, 5], vec![0.0, 1.0]));
+        assert_eq!(eval.slo, Some(Slo { ttft: Some(0.5), tpot: Some(0.05) }));
     }
 
     #[test]
@@ -275,6 +298,8 @@ mod tests {
         for (line, reason) in [
             ("spectrain eval c --rule tree", "rules are token, block, greedy, sampled-match"),
             ("spectrain eval c --length 0", "it must be a whole number, 1 or more"),
+            ("spectrain eval c --lengths 1,0", "it must be a whole number, 1 or more"),
+            ("spectrain eval c --slo ttft=5", "`5` is no time; write limits as ttft=500ms,tpot=50ms"),
             ("spectrain eval c --temperature -1", ""),
             ("spectrain eval c --temperature=-1", "it must be a number, 0 or more"),
             ("spectrain eval c --temperature nan", "it must be a number, 0 or more"),

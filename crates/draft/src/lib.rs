@@ -13,4 +13,4 @@ pub use checkpoint::{Checkpoint, CheckpointError};
 pub use dropout::Dropout;
 pub use eagle3::{Eagle3, Eagle3Config, Eagle3Drafter, Eagle3Proposer, TapScale};
 pub use objective::{Objective, StepLoss};
-pub use proposer::{Draft, Observed, Proposer};
+pub use proposer::{Draft, DrafterMemory, Observed, Proposer};

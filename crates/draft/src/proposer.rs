@@ -33,6 +33,17 @@ pub struct Draft {
     pub logits: Vec<Vec<f32>>,
 }
 
+/// Bytes that a drafter holds for the slots that it was opened with.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DrafterMemory {
+    /// Weights, copies of the target's included, what is shared with the target not.
+    pub weights: usize,
+    /// Key/value cache, provisional rows included.
+    pub cache: usize,
+    /// Part of the cache that drafting fills before the verdict, in all slots.
+    pub provisional: usize,
+}
+
 /// Uniform number for the draft token of `slot` at draft step `step`.
 pub type Uniform<'a> = dyn Fn(usize, usize) -> f64 + Sync + 'a;
 
@@ -56,6 +67,9 @@ pub trait Proposer {
 
     /// Proposes `length` tokens for each of `slots`, all of which were observed since their last change.
     fn draft(&mut self, slots: &[usize], length: usize, pick: Pick, uniform: &Uniform) -> Vec<Draft>;
+
+    /// What is held for rounds of `length` drafted tokens.
+    fn memory(&self, length: usize) -> DrafterMemory;
 
     /// Entries of `slot` that hold committed rows.
     fn committed(&self, slot: usize) -> usize;

@@ -4,6 +4,11 @@ use burn::tensor::{Device, Tensor};
 use spectrain_kernels::cached_attention::{CachedPlan, Heads, LayerCache, Segment};
 use std::sync::Arc;
 
+/// Bytes that the elements of `tensor` take.
+pub fn bytes<const D: usize>(tensor: &Tensor<D>) -> usize {
+    tensor.shape().num_elements() * tensor.dtype().size()
+}
+
 /// Keys and values of all layers for a fixed number of slots.
 ///
 /// Entries behind a slot's length are free: a forward pass writes there, [`KvCache::commit`] keeps a prefix of what it
@@ -55,6 +60,17 @@ impl KvCache {
     /// Entries per slot.
     pub fn capacity(&self) -> usize {
         self.capacity
+    }
+
+    /// Bytes of all keys and values, free entries included.
+    pub fn bytes(&self) -> usize {
+        let layers = self.layers.iter().flatten();
+        layers.map(|layer| bytes(&layer.keys) + bytes(&layer.values)).sum()
+    }
+
+    /// Bytes of the keys and values of one token in all layers; 0 for a cache without entries.
+    pub fn bytes_per_token(&self) -> usize {
+        self.bytes() / (self.lengths.len() * self.capacity).max(1)
     }
 
     /// Empties `slot` for another request.

@@ -8,7 +8,9 @@ use crate::{KvCache, Llama, SlotRows};
 use burn::tensor::Tensor;
 use rayon::prelude::*;
 use spectrain_core::rng::{Key, Purpose};
+use spectrain_core::stats::{Arrival, Timeline};
 use spectrain_kernels::rope::indices;
+use std::time::Instant;
 
 /// A prompt to answer.
 #[derive(Debug, Clone)]
@@ -32,14 +34,7 @@ impl Request {
     }
 }
 
-/// Why an answer ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Finish {
-    /// A stop token, which is the answer's last.
-    Stop,
-    /// The length cap.
-    Length,
-}
+pub use spectrain_core::stats::Finish;
 
 /// An answer.
 #[derive(Debug, Clone)]
@@ -50,6 +45,8 @@ pub struct Completion {
     pub ids: Vec<u32>,
     /// Why it ended.
     pub finish: Finish,
+    /// When its tokens came.
+    pub timeline: Timeline,
 }
 
 /// Decodes requests in batches.
@@ -65,6 +62,7 @@ pub struct Decoder<'a> {
 struct Active {
     request: Request,
     answer: Vec<u32>,
+    timeline: Timeline,
 }
 
 impl Active {
@@ -84,32 +82,38 @@ impl Active {
 
 impl Decoder<'_> {
     /// Answers `requests`, none of which needs more than `capacity` tokens of prompt and answer. They are taken as
-    /// slots become free; `done` is called as each ends, `progress` with the tokens written by each pass.
+    /// slots become free; `done` is called as each ends, `progress` with the tokens written by each pass. Returns the
+    /// bytes of the key/value cache.
     pub fn run(
         &self,
         requests: impl IntoIterator<Item = Request>,
         capacity: usize,
         mut done: impl FnMut(Completion),
         mut progress: impl FnMut(usize),
-    ) {
+    ) -> usize {
+        let start = Instant::now();
         let mut waiting = requests.into_iter().fuse();
         let mut slots: Vec<Option<Active>> = (0..self.batch).map(|_| None).collect();
         let mut cache = self.target.cache(slots.len(), capacity);
         loop {
             for (slot, active) in slots.iter_mut().enumerate().filter(|(_, a)| a.is_none()) {
                 cache.clear(slot);
-                *active = waiting.next().map(|request| Active { request, answer: Vec::new() });
+                let timeline = Timeline::starting(start.elapsed().as_secs_f64());
+                *active = waiting.next().map(|request| Active { request, answer: Vec::new(), timeline });
             }
             let written = self.pass(&mut slots, &mut cache);
             if written == 0 {
-                return;
+                return cache.bytes();
             }
             progress(written);
+            let arrival = Arrival { at: start.elapsed().as_secs_f64(), tokens: 1 };
+            slots.iter_mut().flatten().for_each(|active| active.timeline.arrivals.push(arrival));
             for slot in &mut slots {
                 if let Some(finish) = slot.as_ref().and_then(|a| a.finish(self.stop))
                     && let Some(active) = slot.take()
                 {
-                    done(Completion { id: active.request.id, ids: active.answer, finish });
+                    let Active { request, answer, timeline } = active;
+                    done(Completion { id: request.id, ids: answer, finish, timeline });
                 }
             }
         }

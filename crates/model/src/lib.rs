@@ -8,7 +8,7 @@ mod decode;
 mod llama;
 pub mod sample;
 
-pub use cache::{KvCache, SlotRows};
+pub use cache::{KvCache, SlotRows, bytes};
 pub use config::LlamaConfig;
 pub use decode::{Completion, Decoder, Finish, Request, host_rows};
 pub use llama::{Features, Llama};

@@ -1,6 +1,6 @@
 //! The Llama architecture on packed ragged rows.
 
-use crate::{KvCache, LlamaConfig, ModelError, SlotRows};
+use crate::{KvCache, LlamaConfig, ModelError, SlotRows, bytes};
 use burn::tensor::{Device, Tensor, TensorData};
 use spectrain_data::weights::WeightDir;
 use spectrain_kernels::cached_attention::{CachedPlan, cached_attention};
@@ -37,6 +37,13 @@ struct Layer {
     /// Joint projection `[hidden, gate | up]`.
     gate_up: Tensor<2>,
     down: Tensor<2>,
+}
+
+impl Layer {
+    fn bytes(&self) -> usize {
+        let norms = bytes(&self.input_norm) + bytes(&self.post_norm);
+        norms + [&self.qkv, &self.out, &self.gate_up, &self.down].map(bytes).iter().sum::<usize>()
+    }
 }
 
 /// What a forward pass leaves for the packed rows.
@@ -128,6 +135,12 @@ impl Llama {
     /// Weight of the final norm `[hidden]`.
     pub fn norm(&self) -> &Tensor<1> {
         &self.norm
+    }
+
+    /// Bytes of the weights; a head that is tied to the embedding is no second matrix.
+    pub fn bytes(&self) -> usize {
+        let head = if self.config.tied { 0 } else { bytes(&self.head) };
+        bytes(&self.embedding) + head + bytes(&self.norm) + self.layers.iter().map(Layer::bytes).sum::<usize>()
     }
 
     /// A cache for `slots` requests of up to `capacity` tokens.

@@ -154,6 +154,14 @@ pub fn mark(m: &mut Markup, index: usize, (x, y): (f64, f64), note: &str) {
     m.element("polygon", &[("class", &class), ("points", &corners)], told);
 }
 
+/// A ring in the colour of series `index`, for what was not measured, with `note` for a pointer that rests on it.
+pub fn hollow(m: &mut Markup, index: usize, (x, y): (f64, f64), note: &str) {
+    let class = format!("hollow {}", colour(index));
+    m.element("circle", &[("class", &class), ("cx", &Px(x)), ("cy", &Px(y)), ("r", &3.2)], |m| {
+        m.leaf("title", &[], note);
+    });
+}
+
 /// How a legend shows a series.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Key {

@@ -15,9 +15,13 @@ mod measured;
 mod number;
 mod page;
 mod series;
+mod speed;
+mod stacked;
 mod table;
+mod tables;
 mod training;
 mod transcript;
+mod words;
 
 pub use measured::curve_svg;
 pub use page::Report;

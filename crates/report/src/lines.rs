@@ -1,7 +1,7 @@
 //! Line charts: series of points, some with intervals, over two straight axes.
 
 use crate::axis::Axis;
-use crate::figure::{Figure, Frame, Key, WIDTH, colour, legend, mark, rule};
+use crate::figure::{Figure, Frame, Key, WIDTH, colour, hollow, legend, mark, rule};
 use crate::markup::{Markup, points};
 
 const LEFT: f64 = 58.0;
@@ -30,7 +30,7 @@ pub enum Stroke {
     Marked,
     /// A thin line: points too many to mark.
     Thin,
-    /// A dashed line: not measured.
+    /// A dashed line with hollow marks where a point has a note: not measured.
     Dashed,
 }
 
@@ -43,6 +43,8 @@ pub struct Series {
     pub index: usize,
     /// How it is drawn.
     pub stroke: Stroke,
+    /// Whether the intervals are joined to a band beside being drawn at their points.
+    pub band: bool,
     /// Its points from left to right; points that are no numbers are passed over.
     pub points: Vec<Point>,
 }
@@ -76,15 +78,34 @@ impl LineChart {
         frame.draw_x(&mut m, false);
         frame.draw_base(&mut m);
         let last = self.series.iter().map(|s| s.index).max().unwrap_or(0) as f64;
-        for series in &self.series {
-            let shift = if self.dodge { DODGE * (series.index as f64 - last / 2.0) } else { 0.0 };
-            series.draw(&mut m, &frame, shift);
-        }
+        let shift = |s: &Series| if self.dodge { DODGE * (s.index as f64 - last / 2.0) } else { 0.0 };
+        // Bands lie below all lines.
+        self.series.iter().filter(|s| s.band).for_each(|s| s.draw_band(&mut m, &frame, shift(s)));
+        self.series.iter().for_each(|s| s.draw(&mut m, &frame, shift(s)));
         Figure { title: self.title, note: self.note, height: top + HEIGHT, body: m.finish() }
     }
 }
 
+/// The highest finite value of `series`, intervals included, and at least `least`.
+pub fn top(series: &[Series], least: f64) -> f64 {
+    let values = series.iter().flat_map(|s| &s.points).flat_map(|p| [p.y, p.interval.map_or(p.y, |(_, high)| high)]);
+    values.filter(|v| v.is_finite()).fold(least, f64::max)
+}
+
 impl Series {
+    /// The area between the lower and the upper ends of the intervals.
+    fn draw_band(&self, m: &mut Markup, frame: &Frame, shift: f64) {
+        let finite = |(low, high): &(f64, f64)| low.is_finite() && high.is_finite();
+        let ends = self.points.iter().filter_map(|p| Some((frame.px(p.x) + shift, p.interval.filter(finite)?)));
+        let ends: Vec<(f64, (f64, f64))> = ends.filter(|(x, _)| x.is_finite()).collect();
+        if ends.len() > 1 {
+            let upper = ends.iter().map(|(x, (_, high))| (*x, frame.py(*high)));
+            let lower = ends.iter().rev().map(|(x, (low, _))| (*x, frame.py(*low)));
+            let class = format!("band {}", colour(self.index));
+            m.empty("polygon", &[("class", &class), ("points", &points(upper.chain(lower)))]);
+        }
+    }
+
     fn key(&self) -> Key {
         match self.stroke {
             Stroke::Marked => Key::Marked(self.index),
@@ -111,6 +132,9 @@ impl Series {
                 whisker(m, self.index, (x, frame.py(low)), (x, frame.py(high)));
             }
             mark(m, self.index, (x, y), &point.note);
+        }
+        for point in drawn.iter().filter(|p| self.stroke == Stroke::Dashed && !p.note.is_empty()) {
+            hollow(m, self.index, place(point), &point.note);
         }
     }
 }

@@ -79,7 +79,7 @@ impl Markup {
 
 /// Elements that HTML allows, or SVG wants, without an end tag.
 fn is_void(name: &str) -> bool {
-    matches!(name, "meta" | "br" | "rect" | "line" | "path" | "circle" | "polyline")
+    matches!(name, "meta" | "br" | "rect" | "line" | "path" | "circle" | "polyline" | "polygon")
 }
 
 /// A coordinate, to a hundredth of a pixel.

@@ -3,7 +3,7 @@
 use crate::axis::Axis;
 use crate::bars::{Bar, BarChart, Place};
 use crate::figure::Figure;
-use crate::lines::{LineChart, Point, Series, Stroke};
+use crate::lines::{LineChart, Point, Series, Stroke, top};
 use crate::number::{counted, fixed};
 use crate::series::{Group, groups};
 use spectrain_core::evaluation::{Counted, Evaluation};
@@ -11,8 +11,8 @@ use std::collections::BTreeSet;
 
 /// Acceptance length against the drafted length as an SVG file of its own; none where no target call was made.
 ///
-/// A group of evaluations that differ in the length alone is one line through its measured points. A group with one
-/// length shows its point and, dashed, the estimate of the shorter lengths from the same rounds.
+/// A group of evaluations that differ in the length alone is one line through its measured points; where lengths were
+/// estimated from the rounds of the longest, a dashed line from plain decoding through the estimates ends at it.
 pub fn curve_svg(evaluations: &[Evaluation]) -> Option<String> {
     let groups = groups(evaluations);
     (!groups.is_empty()).then(|| curve(&groups).alone())
@@ -30,37 +30,47 @@ pub fn figures(evaluations: &[Evaluation]) -> Vec<Figure> {
 }
 
 fn curve(groups: &[Group]) -> Figure {
-    let mut series = Vec::new();
-    let mut estimated = false;
-    for (index, group) in groups.iter().enumerate() {
-        let points: Vec<Point> = group.members().iter().map(|e| measured(e)).collect();
-        let longest = group.longest();
-        if group.members().iter().all(|e| e.length == longest.length) && longest.length > 1 {
-            estimated = true;
-            let label = Some(format!("estimate from the K = {} rounds of {}", longest.length, group.label));
-            series.push(Series { label, index, stroke: Stroke::Dashed, points: estimate(longest) });
-        }
-        series.push(Series { label: Some(group.label.clone()), index, stroke: Stroke::Marked, points });
-    }
-    // Dashed lines last in the legend.
-    let (mut dashed, measured): (Vec<Series>, Vec<Series>) =
-        series.into_iter().partition(|s| s.stroke == Stroke::Dashed);
-    dashed.splice(0..0, measured);
-    let series = dashed;
-    let longest = groups.iter().map(|g| g.longest().length).max().unwrap_or(1);
+    let line = |(index, group): (usize, &Group)| {
+        let points = group.members().iter().map(|e| measured(e)).collect();
+        Series { label: Some(group.label.clone()), index, stroke: Stroke::Marked, band: true, points }
+    };
+    let mut series: Vec<Series> = groups.iter().enumerate().map(line).collect();
+    let dashed: Vec<Series> = groups.iter().enumerate().filter_map(|(index, group)| estimate(index, group)).collect();
     let note = "Points are measured, with their 95 % interval; plain decoding is 1.";
-    let caveat = " A dashed line is no measurement: it adds up how far the rounds of the one measured length came, but \
-        with shorter drafts other rounds would have started at other places. It grants each round its extra token, so \
-        it may end a little above the point, where texts ended inside accepted drafts.";
+    let caveat = if dashed.is_empty() { "" } else { CAVEAT };
+    series.extend(dashed);
+    let longest = groups.iter().map(|g| g.longest().length).max().unwrap_or(1);
     LineChart {
         title: "Acceptance length".to_string(),
-        note: format!("{note}{}", if estimated { caveat } else { "" }),
+        note: format!("{note}{caveat}"),
         x: Axis::whole("drafted tokens per round, K", 0.0, longest as f64, 10).padded(0.03),
         y: Axis::round("tokens per target call", 1.0, top(&series, 1.0), 5),
         series,
         dodge: groups.len() > 1,
     }
     .draw()
+}
+
+const CAVEAT: &str = " A dashed line with rings is no measurement: it cuts the rounds of the longest measured length \
+    short, but with shorter drafts other rounds would have started at other places.";
+
+/// From plain decoding through the estimated lengths to the measured length that they come from.
+fn estimate(index: usize, group: &Group) -> Option<Series> {
+    let longest = group.longest();
+    if longest.estimates.is_empty() {
+        return None;
+    }
+    let estimated = longest.estimates.iter().map(|e| Point {
+        x: e.length as f64,
+        y: e.overall.acceptance.tokens_per_target_call,
+        interval: None,
+        note: format!("K = {}, estimated: {}", e.length, with_interval(&e.overall)),
+    });
+    let start = Point { x: 0.0, y: 1.0, ..Point::default() };
+    let end = Point { interval: None, note: String::new(), ..measured(longest) };
+    let points = std::iter::once(start).chain(estimated).chain([end]).collect();
+    let label = Some(format!("estimate from the K = {} rounds of {}", longest.length, group.label));
+    Some(Series { label, index, stroke: Stroke::Dashed, band: false, points })
 }
 
 /// The measured acceptance length at one drafted length.
@@ -75,23 +85,6 @@ fn with_interval(c: &Counted) -> String {
     let [value, low, high] =
         [c.acceptance.tokens_per_target_call, c.interval.low, c.interval.high].map(|v| fixed(v, 3));
     format!("{value} [{low}, {high}]")
-}
-
-/// `1 + sum_{i <= k} P(L >= i)` for `k = 0..=K`.
-fn estimate(e: &Evaluation) -> Vec<Point> {
-    let mut y = 1.0;
-    let mut points = vec![Point { y, ..Point::default() }];
-    for (i, reached) in e.overall.acceptance.accept_prefix.iter().enumerate() {
-        y += reached;
-        points.push(Point { x: (i + 1) as f64, y, ..Point::default() });
-    }
-    points
-}
-
-/// The highest finite value of `series`, intervals included, and at least `least`.
-fn top(series: &[Series], least: f64) -> f64 {
-    let values = series.iter().flat_map(|s| &s.points).flat_map(|p| [p.y, p.interval.map_or(p.y, |(_, high)| high)]);
-    values.filter(|v| v.is_finite()).fold(least, f64::max)
 }
 
 fn survival(groups: &[Group]) -> Figure {
@@ -132,6 +125,7 @@ fn by_position(
         label: Some(group.label.clone()),
         index,
         stroke: Stroke::Marked,
+        band: false,
         points: points(group.longest()),
     };
     let last = groups.iter().map(|g| g.longest().length).max().unwrap_or(1);

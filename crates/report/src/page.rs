@@ -2,11 +2,11 @@
 
 use crate::figure::Figure;
 use crate::markup::Markup;
-use crate::number::{fixed, list, parts, percent, times};
 use crate::training::TrainingPoint;
 use crate::transcript::Transcript;
-use crate::{measured, training, transcript};
-use spectrain_core::evaluation::{Counted, Evaluation};
+use crate::words::WORDS;
+use crate::{measured, speed, tables, training, transcript};
+use spectrain_core::evaluation::Evaluation;
 
 const STYLE: &str = concat!(include_str!("colours.css"), include_str!("figure.css"), include_str!("page.css"));
 
@@ -49,11 +49,15 @@ impl Report {
         self.write_facts(m);
         if !self.evaluations.is_empty() {
             m.leaf("h2", &[], "Acceptance");
-            acceptance_table(m, &self.evaluations);
+            tables::acceptance(m, &self.evaluations);
             figures(m, &measured::figures(&self.evaluations));
-            task_table(m, &self.evaluations);
+            tables::tasks(m, &self.evaluations);
+            tables::definitions(m, &self.evaluations);
             m.leaf("h2", &[], "Speed");
-            speed_table(m, &self.evaluations);
+            tables::speed(m, &self.evaluations);
+            figures(m, &speed::figures(&self.evaluations));
+            tables::latency(m, &self.evaluations);
+            tables::memory(m, &self.evaluations);
         }
         if !self.training.is_empty() {
             m.leaf("h2", &[], "Training");
@@ -126,161 +130,3 @@ fn figures(m: &mut Markup, figures: &[Figure]) {
         }
     });
 }
-
-/// A table in a frame that scrolls where the window is narrow; columns that hold no single number are `names`.
-fn table(m: &mut Markup, names: &[usize], header: &[&str], rows: &[Vec<String>]) {
-    let class = |column: usize| if names.contains(&column) { "name" } else { "number" };
-    m.element("div", &[("class", &"scroll")], |m| {
-        m.element("table", &[], |m| {
-            m.element("thead", &[], |m| {
-                m.element("tr", &[], |m| {
-                    let cells = header.iter().enumerate();
-                    cells.for_each(|(i, text)| m.leaf("th", &[("scope", &"col"), ("class", &class(i))], text));
-                });
-            });
-            m.element("tbody", &[], |m| {
-                for row in rows {
-                    m.element("tr", &[], |m| {
-                        row.iter().enumerate().for_each(|(i, text)| m.leaf("td", &[("class", &class(i))], text));
-                    });
-                }
-            });
-        });
-    });
-}
-
-/// Headers of [`counted_row`]'s figures.
-const COUNTED: [&str; 6] = [
-    "prompts",
-    "tokens per target call",
-    "95 % interval",
-    "accepted per call",
-    "accepted / drafted",
-    "survival at 1, 2, …",
-];
-
-fn counted_row(names: [String; 4], c: &Counted) -> Vec<String> {
-    let a = &c.acceptance;
-    let figures = [
-        c.questions.to_string(),
-        fixed(a.tokens_per_target_call, 3),
-        format!("{} to {}", fixed(c.interval.low, 3), fixed(c.interval.high, 3)),
-        fixed(a.accepted_per_target_call, 3),
-        fixed(a.accept_rate_draft, 3),
-        list(&a.accept_prefix, 3),
-    ];
-    names.into_iter().chain(figures).collect()
-}
-
-fn acceptance_table(m: &mut Markup, evaluations: &[Evaluation]) {
-    let names =
-        |e: &Evaluation| [e.rule.to_string(), e.guarantee.clone(), e.temperature.to_string(), e.length.to_string()];
-    let rows: Vec<Vec<String>> = evaluations.iter().map(|e| counted_row(names(e), &e.overall)).collect();
-    let header = [&["rule", "guarantee", "T", "K"], &COUNTED[..]].concat();
-    table(m, &[0, 1, 9], &header, &rows);
-}
-
-/// The rows by task, folded away: there may be hundreds.
-fn task_table(m: &mut Markup, evaluations: &[Evaluation]) {
-    let names = |e: &Evaluation, task: &String| {
-        [e.rule.to_string(), e.temperature.to_string(), e.length.to_string(), task.clone()]
-    };
-    let several = evaluations.iter().filter(|e| e.tasks.len() > 1);
-    let rows: Vec<Vec<String>> =
-        several.flat_map(|e| e.tasks.iter().map(move |(task, c)| counted_row(names(e, task), c))).collect();
-    if rows.is_empty() {
-        return;
-    }
-    m.element("details", &[], |m| {
-        m.leaf("summary", &[], "Every task in numbers");
-        table(m, &[0, 3, 9], &[&["rule", "T", "K", "task"], &COUNTED[..]].concat(), &rows);
-    });
-}
-
-fn speed_table(m: &mut Markup, evaluations: &[Evaluation]) {
-    let row = |e: &Evaluation| {
-        let whole = e.seconds.speculative;
-        let parts = parts(&e.seconds);
-        let rest = whole - parts.iter().sum::<f64>();
-        let same = e.same_text.map_or("not promised".to_string(), |n| format!("{n} of {}", e.overall.questions));
-        let mut row = vec![
-            e.rule.to_string(),
-            e.temperature.to_string(),
-            e.length.to_string(),
-            e.batch.to_string(),
-            fixed(e.tokens_per_second, 1),
-            fixed(e.plain_tokens_per_second, 1),
-            times(e.speedup),
-        ];
-        row.extend(parts.map(|part| percent(part, whole)));
-        row.extend([percent(rest.max(0.0), whole), same, e.residual_fallbacks.to_string()]);
-        row
-    };
-    let header = [
-        "rule",
-        "T",
-        "K",
-        "batch",
-        "tokens/s",
-        "plain tokens/s",
-        "speedup",
-        "draft %",
-        "verify %",
-        "sample %",
-        "state %",
-        "rest %",
-        "same text",
-        "fallbacks",
-    ];
-    table(m, &[0], &header, &evaluations.iter().map(row).collect::<Vec<_>>());
-}
-
-const WORDS: [(&str, &str); 15] = [
-    (
-        "tokens per target call",
-        "Tokens committed, divided by the target passes that verified drafts: one sum over all rounds by another, so \
-         long answers weigh more. The token that the target adds behind the accepted ones counts; what a stop or the \
-         length limit cut off does not, nor does the prompt's pass with its token. Plain decoding scores exactly 1.",
-    ),
-    (
-        "95 % interval",
-        "From resampling whole prompts, because rounds of one prompt resemble each other. It speaks for prompts like \
-         these, not for others.",
-    ),
-    ("K", "Tokens drafted in a round. A round can commit one more."),
-    ("accepted per call", "Drafted tokens that were accepted and kept, by target pass."),
-    ("accepted / drafted", "Drafted tokens that were accepted, of all that were submitted. The rest was wasted work."),
-    (
-        "survival at j",
-        "Share of all rounds that accepted at least j drafted tokens. The shares add up to accepted per call.",
-    ),
-    (
-        "conditional acceptance at j",
-        "Share of rounds that accepted token j among those that accepted the j - 1 before it. Other projects print \
-         either of the two under the same name.",
-    ),
-    (
-        "guarantee",
-        "target-sampling: the text follows the target's own distribution exactly. greedy: it is the target's greedy \
-         text. approximate: neither is promised, and a figure of such a rule is not lossless.",
-    ),
-    (
-        "speedup",
-        "Output tokens per second with drafts over those of plain decoding, which is separate code and answered the \
-         same requests in the same process.",
-    ),
-    ("draft", "Share of the speculative run spent in the drafter, its own cache included."),
-    ("verify", "Share spent in target passes."),
-    ("sample, state", "Shares spent on distributions and draws, and on committing, undoing and bookkeeping."),
-    (
-        "same text",
-        "Prompts whose text equals plain decoding's, for rules that promise it. The rest differ by rounding, as passes \
-         of different width add up in different order.",
-    ),
-    ("fallbacks", "Rejections that left no residual by rounding and drew from the target instead."),
-    (
-        "overlap",
-        "Sum over tokens of the smaller of the two probabilities, target's and drafter's, averaged over training text. \
-         It is the chance of acceptance after the true text, hence a proxy: at run time a draft follows drafts.",
-    ),
-];

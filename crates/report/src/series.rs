@@ -43,6 +43,11 @@ pub fn groups(evaluations: &[Evaluation]) -> Vec<Group<'_>> {
     groups
 }
 
+/// Neighbours that differ in the drafted length alone.
+pub fn curves(evaluations: &[Evaluation]) -> impl Iterator<Item = &[Evaluation]> {
+    evaluations.chunk_by(|a, b| settings(a) == settings(b))
+}
+
 /// A name for each evaluation, the drafted length left out.
 fn labels(evaluations: &[Evaluation]) -> Vec<String> {
     let all: Vec<_> = evaluations.iter().map(settings).collect();

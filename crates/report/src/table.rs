@@ -1,32 +1,37 @@
-//! The table for the terminal: one line an evaluation, its tasks below.
+//! The table for the terminal: a line for every temperature and length, its tasks below if asked for.
 
-use crate::number::{fixed, list, parts, percent, times};
-use spectrain_core::evaluation::{Counted, Evaluation};
+use crate::number::{fixed, times};
+use crate::series::curves;
+use spectrain_core::evaluation::{Counted, Evaluation, fastest};
 use spectrain_core::rules::Guarantee;
+use std::collections::BTreeMap;
 
-const HEADER: [&str; 10] = [
-    "T",
-    "rule",
-    "K",
-    "tokens/call [95 %]",
-    "survival at 1, 2, …",
-    "accepted",
-    "tok/s",
-    "plain",
-    "speedup",
-    "draft/verify/sample/state %",
-];
+const HEADER: [&str; 8] = ["T", "rule", "K", "tokens/call [95 %]", "accepted", "tokens/s", "speedup", ""];
 
 /// Columns of names, which start at the left; numbers end at the right.
-const NAMES: [usize; 2] = [1, 4];
+const NAMES: [usize; 2] = [1, 7];
 
-/// `evaluations` as aligned plain text. Tasks follow their evaluation unless there is only one.
-pub fn table(evaluations: &[Evaluation]) -> String {
+/// One length of a curve.
+struct Line<'a> {
+    rule: String,
+    length: usize,
+    overall: &'a Counted,
+    tasks: &'a BTreeMap<String, Counted>,
+    /// Tokens per second and speedup, where they were measured.
+    speed: Option<(f64, f64)>,
+    mark: &'static str,
+}
+
+/// `evaluations` as aligned plain text, the shortest drafts of each curve first and plain decoding before them. With
+/// `tasks`, a line's tasks follow it unless there is only one.
+pub fn table(evaluations: &[Evaluation], tasks: bool) -> String {
     let mut rows: Vec<Vec<String>> = vec![HEADER.map(str::to_string).to_vec()];
-    for evaluation in evaluations {
-        rows.push(whole(evaluation));
-        if evaluation.tasks.len() > 1 {
-            rows.extend(evaluation.tasks.iter().map(|(name, counted)| task(name, counted)));
+    for curve in curves(evaluations) {
+        for line in lines(curve) {
+            rows.push(line.cells(curve[0].temperature));
+            if tasks && line.tasks.len() > 1 {
+                rows.extend(line.tasks.iter().map(|(name, counted)| task(name, counted)));
+            }
         }
     }
     let mut text = aligned(&rows);
@@ -36,34 +41,60 @@ pub fn table(evaluations: &[Evaluation]) -> String {
     text
 }
 
-fn whole(e: &Evaluation) -> Vec<String> {
-    let split = parts(&e.seconds).map(|part| percent(part, e.seconds.speculative)).join("/");
-    let [tokens, survival, accepted] = counts(&e.overall);
-    vec![
-        e.temperature.to_string(),
-        e.rule.to_string(),
-        e.length.to_string(),
-        tokens,
-        survival,
-        accepted,
-        fixed(e.tokens_per_second, 1),
-        fixed(e.plain_tokens_per_second, 1),
-        times(e.speedup),
-        split,
-    ]
+/// The lengths of one curve, rising.
+fn lines(curve: &[Evaluation]) -> Vec<Line<'_>> {
+    let best = fastest(&curve.iter().collect::<Vec<_>>());
+    let mark = |length| if best == Some(length) { "fastest" } else { "" };
+    let first = &curve[0];
+    let plain = first.plain.iter().map(|p| Line {
+        rule: "plain".to_string(),
+        length: 0,
+        overall: &p.overall,
+        tasks: &p.tasks,
+        speed: Some((first.plain_tokens_per_second, 1.0)),
+        mark: mark(0),
+    });
+    let measured = curve.iter().map(|e| Line {
+        rule: e.rule.to_string(),
+        length: e.length,
+        overall: &e.overall,
+        tasks: &e.tasks,
+        speed: Some((e.tokens_per_second, e.speedup)),
+        mark: mark(e.length),
+    });
+    let estimated = curve.iter().flat_map(|e| &e.estimates).map(|s| Line {
+        rule: first.rule.to_string(),
+        length: s.length,
+        overall: &s.overall,
+        tasks: &s.tasks,
+        speed: None,
+        mark: "estimated",
+    });
+    let mut lines: Vec<Line> = plain.chain(measured).chain(estimated).collect();
+    lines.sort_by_key(|line| line.length);
+    lines
+}
+
+impl Line<'_> {
+    fn cells(&self, temperature: f64) -> Vec<String> {
+        let [tokens, accepted] = counts(self.overall);
+        let (rate, speedup) = self.speed.unwrap_or((f64::NAN, f64::NAN));
+        let (rate, speedup) = (fixed(rate, 1), times(speedup));
+        let length = self.length.to_string();
+        vec![temperature.to_string(), self.rule.clone(), length, tokens, accepted, rate, speedup, self.mark.to_string()]
+    }
 }
 
 fn task(name: &str, counted: &Counted) -> Vec<String> {
-    let [tokens, survival, accepted] = counts(counted);
-    let name = format!("  {name} ({})", counted.questions);
-    vec![String::new(), name, String::new(), tokens, survival, accepted]
+    let [tokens, accepted] = counts(counted);
+    vec![String::new(), format!("  {name} ({})", counted.questions), String::new(), tokens, accepted]
 }
 
-fn counts(counted: &Counted) -> [String; 3] {
+fn counts(counted: &Counted) -> [String; 2] {
     let a = &counted.acceptance;
     let i = &counted.interval;
     let tokens = format!("{} [{}, {}]", fixed(a.tokens_per_target_call, 3), fixed(i.low, 3), fixed(i.high, 3));
-    [tokens, list(&a.accept_prefix, 2), fixed(a.accepted_per_target_call, 3)]
+    [tokens, fixed(a.accepted_per_target_call, 3)]
 }
 
 fn aligned(rows: &[Vec<String>]) -> String {

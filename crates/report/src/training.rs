@@ -92,7 +92,7 @@ fn loss(points: &[TrainingPoint]) -> Figure {
     let names = [(false, "training", Stroke::Thin), (true, "held out", Stroke::Marked)];
     let series = names.into_iter().enumerate().filter_map(|(index, (held_out, name, stroke))| {
         let drawn = line(points, held_out, |p| Some(p.loss));
-        (!drawn.is_empty()).then(|| Series { label: Some(name.to_string()), index, stroke, points: drawn })
+        (!drawn.is_empty()).then(|| Series { label: Some(name.to_string()), index, stroke, band: false, points: drawn })
     });
     let series: Vec<Series> = series.collect();
     let values: Vec<f64> = series.iter().flat_map(|s| &s.points).map(|p| p.y).filter(|y| y.is_finite()).collect();
@@ -117,7 +117,7 @@ fn overlap(points: &[TrainingPoint]) -> Figure {
         for (held_out, stroke) in [(false, Stroke::Thin), (true, Stroke::Marked)] {
             let label = (held_out == validated).then(|| format!("position {}", index + 1));
             let points = line(points, held_out, |p| p.alpha_step.get(index).copied());
-            series.push(Series { label, index, stroke, points });
+            series.push(Series { label, index, stroke, band: false, points });
         }
     }
     let lines = if validated { " Thin lines: training; marks: held out." } else { "" };

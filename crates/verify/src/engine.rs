@@ -6,9 +6,10 @@
 
 use crate::judge::{Judge, Round};
 use rayon::prelude::*;
+use spectrain_core::evaluation::Memory;
 use spectrain_core::rng::Purpose;
 use spectrain_core::rules::{Ask, Chance, RuleError, Verdict, keyed};
-use spectrain_core::stats::Round as Counts;
+use spectrain_core::stats::{Arrival, Call, Round as Counts, Timeline};
 use spectrain_draft::proposer::{Draft, Observed, Pick, Proposer};
 use spectrain_kernels::rope::indices;
 use spectrain_model::sample::choose;
@@ -42,10 +43,19 @@ pub struct Transcript {
     pub ids: Vec<u32>,
     /// Why it ended.
     pub finish: Finish,
-    /// Every verify call, after trimming at the end of the text; the prefill call and its token are not among them.
-    pub rounds: Vec<Counts>,
+    /// Every verify call; the prefill call and its token are not among them.
+    pub calls: Vec<Call>,
+    /// When the tokens came; the first arrival is the prefill call's.
+    pub timeline: Timeline,
     /// Rejections without residual mass that fell back to the target.
     pub fallbacks: usize,
+}
+
+impl Transcript {
+    /// The verify calls after trimming at the end of the text.
+    pub fn rounds(&self) -> impl Iterator<Item = Counts> + Clone + '_ {
+        self.calls.iter().map(|call| call.kept)
+    }
 }
 
 /// What one target call added to an answer.
@@ -63,6 +73,15 @@ pub struct Committed<'a> {
 struct Listener<'a> {
     committed: &'a mut dyn FnMut(Committed) -> ControlFlow<()>,
     done: &'a mut dyn FnMut(Transcript),
+}
+
+/// What a run took.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Cost {
+    /// Where the time went.
+    pub times: Times,
+    /// What was held.
+    pub memory: Memory,
 }
 
 /// Where the time went.
@@ -83,8 +102,19 @@ pub struct Times {
 struct Active {
     request: Request,
     answer: Vec<u32>,
-    rounds: Vec<Counts>,
+    calls: Vec<Call>,
+    timeline: Timeline,
     fallbacks: usize,
+}
+
+/// What became of the tokens that a call emitted.
+struct Extended {
+    /// How many stay.
+    kept: usize,
+    /// Emitted tokens up to and including the first stop token.
+    stop: Option<usize>,
+    /// The reason, if the text ends with them.
+    finish: Option<Finish>,
 }
 
 impl Active {
@@ -92,16 +122,14 @@ impl Active {
         self.answer.last().copied()
     }
 
-    /// Appends what may stay of `tokens`, the first `accepted` of which were drafted; returns how many and the reason
-    /// if the text ends with them.
-    fn extend(&mut self, tokens: &[u32], stop: &[u32]) -> (usize, Option<Finish>) {
+    /// Appends what may stay of `tokens`.
+    fn extend(&mut self, tokens: &[u32], stop: &[u32]) -> Extended {
         let room = self.request.max_new_tokens - self.answer.len();
-        let end = tokens.iter().position(|t| stop.contains(t)).map_or(tokens.len(), |i| i + 1);
-        let kept = end.min(room);
+        let stop = tokens.iter().position(|t| stop.contains(t)).map(|i| i + 1);
+        let kept = stop.unwrap_or(tokens.len()).min(room);
         self.answer.extend_from_slice(&tokens[..kept]);
-        let stopped = self.newest().is_some_and(|t| stop.contains(&t));
-        let finish = if stopped { Some(Finish::Stop) } else { (kept == room).then_some(Finish::Length) };
-        (kept, finish)
+        let finish = if stop == Some(kept) { Some(Finish::Stop) } else { (kept == room).then_some(Finish::Length) };
+        Extended { kept, stop, finish }
     }
 }
 
@@ -116,6 +144,7 @@ struct Entry {
 
 /// Running state of a batch.
 struct Batch {
+    begun: Instant,
     slots: Vec<Option<Active>>,
     cache: KvCache,
     times: Times,
@@ -131,7 +160,7 @@ impl SpeculativeDecoder<'_> {
         requests: Vec<Request>,
         proposer: &mut dyn Proposer,
         done: impl FnMut(Transcript),
-    ) -> Result<Times, RuleError> {
+    ) -> Result<Cost, RuleError> {
         self.run_watched(requests, proposer, |_| ControlFlow::Continue(()), done)
     }
 
@@ -146,14 +175,16 @@ impl SpeculativeDecoder<'_> {
         proposer: &mut dyn Proposer,
         mut committed: impl FnMut(Committed) -> ControlFlow<()>,
         mut done: impl FnMut(Transcript),
-    ) -> Result<Times, RuleError> {
-        let start = Instant::now();
+    ) -> Result<Cost, RuleError> {
+        let begun = Instant::now();
         let longest = requests.iter().map(|r| r.prompt.len() + r.max_new_tokens).max().unwrap_or(0);
         let capacity = longest + self.length + 1;
         let mut waiting: VecDeque<Request> = requests.into();
         let slots: Vec<Option<Active>> = (0..self.batch.min(waiting.len())).map(|_| None).collect();
         proposer.open(slots.len(), capacity);
-        let mut batch = Batch { cache: self.target.cache(slots.len(), capacity), slots, times: Times::default() };
+        let cache = self.target.cache(slots.len(), capacity);
+        let memory = self.memory(&cache, slots.len(), proposer);
+        let mut batch = Batch { begun, slots, cache, times: Times::default() };
         let mut listener = Listener { committed: &mut committed, done: &mut done };
         loop {
             self.admit(&mut batch, &mut waiting, proposer);
@@ -167,8 +198,19 @@ impl SpeculativeDecoder<'_> {
                 break;
             }
         }
-        batch.times.total = start.elapsed();
-        Ok(batch.times)
+        batch.times.total = begun.elapsed();
+        Ok(Cost { times: batch.times, memory })
+    }
+
+    fn memory(&self, cache: &KvCache, slots: usize, proposer: &dyn Proposer) -> Memory {
+        let drafter = proposer.memory(self.length);
+        Memory {
+            target_weights: self.target.bytes(),
+            drafter_weights: drafter.weights,
+            target_cache: cache.bytes(),
+            drafter_cache: drafter.cache,
+            provisional: slots * (self.length + 1) * cache.bytes_per_token() + drafter.provisional,
+        }
     }
 
     fn admit(&self, batch: &mut Batch, waiting: &mut VecDeque<Request>, proposer: &mut dyn Proposer) {
@@ -176,7 +218,8 @@ impl SpeculativeDecoder<'_> {
             if let Some(request) = waiting.pop_front() {
                 batch.cache.clear(slot);
                 proposer.clear(slot);
-                *active = Some(Active { request, answer: Vec::new(), rounds: Vec::new(), fallbacks: 0 });
+                let timeline = Timeline::starting(batch.begun.elapsed().as_secs_f64());
+                *active = Some(Active { request, answer: Vec::new(), calls: Vec::new(), timeline, fallbacks: 0 });
             }
         }
     }
@@ -292,22 +335,26 @@ impl SpeculativeDecoder<'_> {
         listener: &mut Listener,
     ) -> ControlFlow<()> {
         let start = Instant::now();
+        let at = start.duration_since(batch.begun).as_secs_f64();
         let mut observed = Vec::new();
         let mut kept_rows = Vec::new();
         for (entry, verdict) in entries.into_iter().zip(verdicts) {
             let slot = &mut batch.slots[entry.slot];
             let active = slot.as_mut().expect("entries are active");
             let tokens: Vec<u32> = verdict.emitted().collect();
-            let (kept, finish) = active.extend(&tokens, self.stop);
+            let Extended { kept, stop, finish } = active.extend(&tokens, self.stop);
+            let end = finish.or(verdict.next.is_none().then_some(Finish::Stop));
             let accepted = verdict.accepted().min(kept);
             (listener.committed)(Committed { id: active.request.id, tokens: &tokens[..kept], accepted })?;
+            active.timeline.arrivals.push(Arrival { at, tokens: kept });
             if let Some(draft) = &entry.draft {
-                active.rounds.push(Counts { drafted: draft.tokens.len(), accepted, committed: kept });
+                let kept = Counts { drafted: draft.tokens.len(), accepted, committed: kept };
+                active.calls.push(Call { kept, accepted: verdict.accepted(), stop, end });
                 active.fallbacks += verdict.fallbacks;
             }
-            if let Some(finish) = finish.or(verdict.next.is_none().then_some(Finish::Stop)) {
-                if let Some(Active { request, answer, rounds, fallbacks }) = slot.take() {
-                    (listener.done)(Transcript { id: request.id, ids: answer, finish, rounds, fallbacks });
+            if let Some(finish) = end {
+                if let Some(Active { request, answer, calls, timeline, fallbacks }) = slot.take() {
+                    (listener.done)(Transcript { id: request.id, ids: answer, finish, calls, timeline, fallbacks });
                 }
                 continue;
             }

@@ -1,14 +1,15 @@
-//! Measuring a drafter: the same requests by the plain path and by speculation, and what the rounds say.
+//! Measuring a drafter: the same requests as the plain path's by speculation, and what the rounds say.
 
-use crate::engine::{SpeculativeDecoder, Times, Transcript};
+use crate::count::{Answer, Counting, by_task, estimated, measured};
+use crate::engine::{Cost, SpeculativeDecoder, Transcript};
 use crate::judge::{judge, pick};
-use spectrain_core::evaluation::{Counted, Evaluation, Seconds};
+use crate::plain::PlainRun;
+use spectrain_core::evaluation::{Estimate, Evaluation, Seconds};
 use spectrain_core::rules::{Rule, RuleError};
-use spectrain_core::stats::{Acceptance, Ratio, Resampling, Round, StatsError};
+use spectrain_core::stats::{Slo, StatsError};
 use spectrain_draft::proposer::Proposer;
-use spectrain_model::{Completion, Decoder, Llama, Request};
+use spectrain_model::{Llama, Request};
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
 /// How to measure.
 #[derive(Debug, Clone)]
@@ -25,6 +26,8 @@ pub struct Settings {
     pub max_new_tokens: usize,
     /// Seed of all draws.
     pub seed: u64,
+    /// Objective that the goodput is counted for.
+    pub slo: Option<Slo>,
 }
 
 /// A question with its task's name.
@@ -64,7 +67,16 @@ pub enum EvaluateError {
     Stats(#[from] StatsError),
 }
 
-/// Answers `questions` twice, plainly and speculatively, and counts. `progress` is called with the tokens written.
+/// A measurement and the answers it is made of.
+pub struct Measurement {
+    /// The figures.
+    pub evaluation: Evaluation,
+    /// The answers, in the order of the questions.
+    pub transcripts: Vec<Transcript>,
+}
+
+/// Answers `questions` speculatively, and counts; `plain` are the same requests' plain answers. `progress` is called
+/// with the tokens written.
 ///
 /// # Errors
 /// [`EvaluateError`].
@@ -74,29 +86,50 @@ pub fn evaluate(
     stop: &[u32],
     questions: &[Question],
     settings: &Settings,
+    plain: &PlainRun,
     mut progress: impl FnMut(usize),
-) -> Result<Evaluation, EvaluateError> {
+) -> Result<Measurement, EvaluateError> {
     let judge = judge(settings.rule).ok_or(EvaluateError::Rule(settings.rule))?;
     let requests = requests(target, questions, settings)?;
-    let start = Instant::now();
-    let mut plain: BTreeMap<u64, Completion> = BTreeMap::new();
-    let keep = |c: Completion| drop(plain.insert(c.id, c));
-    let capacity = requests.iter().map(|r| r.prompt.len() + r.max_new_tokens).max().unwrap_or(0);
-    let batch = settings.batch.min(requests.len());
-    Decoder { target, stop, batch }.run(requests.clone(), capacity, keep, &mut progress);
-    let plain_time = start.elapsed();
-
     let pick = pick(settings.rule, settings.temperature);
     let decoder = SpeculativeDecoder { target, stop, batch: settings.batch, length: settings.length, pick, judge };
     let mut transcripts: BTreeMap<u64, Transcript> = BTreeMap::new();
-    let times = decoder.run(requests, proposer, |t| {
+    let cost = decoder.run(requests, proposer, |t| {
         progress(t.ids.len());
         transcripts.insert(t.id, t);
     })?;
-    summarise(questions, settings, &plain, &transcripts, (plain_time, times))
+    let transcripts: Vec<Transcript> = transcripts.into_values().collect();
+    let evaluation = summarise(questions, settings, plain, &transcripts, cost)?;
+    Ok(Measurement { evaluation, transcripts })
 }
 
-fn requests(target: &Llama, questions: &[Question], settings: &Settings) -> Result<Vec<Request>, EvaluateError> {
+impl Measurement {
+    /// What drafts of `length` tokens, shorter than those measured, would have committed. None where that does not
+    /// follow from the rounds: the block rule judges a token in the light of later ones.
+    ///
+    /// # Errors
+    /// If no verify call was made.
+    pub fn estimate(&self, questions: &[Question], length: usize) -> Result<Option<Estimate>, StatsError> {
+        let Evaluation { rule, seed, .. } = self.evaluation;
+        if rule == Rule::Block {
+            return Ok(None);
+        }
+        let count = |answers: &[&Answer]| estimated(answers, length, seed);
+        let (overall, tasks) = by_task(questions, &answers(&self.transcripts), count)?;
+        Ok(Some(Estimate { length, overall, tasks }))
+    }
+}
+
+fn answers(transcripts: &[Transcript]) -> Vec<Answer> {
+    transcripts.iter().map(|t| Answer { calls: t.calls.clone(), timeline: t.timeline.clone() }).collect()
+}
+
+/// The questions as requests, each with room for its answer and a draft behind it.
+pub(crate) fn requests(
+    target: &Llama,
+    questions: &[Question],
+    settings: &Settings,
+) -> Result<Vec<Request>, EvaluateError> {
     let limit = target.config().max_positions;
     let room = settings.max_new_tokens + settings.length + 1;
     let request = |(index, q): (usize, &Question)| {
@@ -117,24 +150,17 @@ fn requests(target: &Llama, questions: &[Question], settings: &Settings) -> Resu
 fn summarise(
     questions: &[Question],
     settings: &Settings,
-    plain: &BTreeMap<u64, Completion>,
-    transcripts: &BTreeMap<u64, Transcript>,
-    (plain_time, times): (Duration, Times),
+    plain: &PlainRun,
+    transcripts: &[Transcript],
+    Cost { times, memory }: Cost,
 ) -> Result<Evaluation, EvaluateError> {
-    let mut by_task: BTreeMap<&str, Vec<&Transcript>> = BTreeMap::new();
-    for (question, transcript) in questions.iter().zip(transcripts.values()) {
-        by_task.entry(&question.task).or_default().push(transcript);
-    }
-    let all: Vec<&Transcript> = transcripts.values().collect();
-    let overall = count(&all, settings)?;
-    // A task whose answers all ended at their first token has no verify call and is left out.
-    let tasks =
-        by_task.into_iter().filter_map(|(task, t)| Some((task.to_string(), count(&t, settings).ok()?))).collect();
-    let rate = |tokens: usize, time: Duration| tokens as f64 / time.as_secs_f64();
-    let tokens_per_second = rate(all.iter().map(|t| t.ids.len()).sum(), times.total);
-    let plain_tokens_per_second = rate(plain.values().map(|c| c.ids.len()).sum(), plain_time);
+    let seconds = times.total.as_secs_f64();
+    let counting = Counting { length: settings.length, seed: settings.seed, slo: settings.slo.as_ref(), seconds };
+    let (overall, tasks) = by_task(questions, &answers(transcripts), |answers| measured(answers, &counting))?;
+    let tokens_per_second = transcripts.iter().map(|t| t.ids.len()).sum::<usize>() as f64 / seconds;
+    let plain_tokens_per_second = plain.tokens_per_second();
     let promised = matches!(settings.rule, Rule::Greedy | Rule::SampledMatch);
-    let same = || transcripts.iter().filter(|(id, t)| plain.get(*id).is_some_and(|c| c.ids == t.ids)).count();
+    let same = || transcripts.iter().filter(|t| plain.answers.get(&t.id).is_some_and(|c| c.ids == t.ids)).count();
     Ok(Evaluation {
         guarantee: settings.rule.guarantee().name().to_string(),
         rule: settings.rule,
@@ -151,25 +177,16 @@ fn summarise(
             t_verify: times.verify.as_secs_f64(),
             t_sample: times.sample.as_secs_f64(),
             t_state: times.state.as_secs_f64(),
-            speculative: times.total.as_secs_f64(),
-            plain: plain_time.as_secs_f64(),
+            speculative: seconds,
+            plain: plain.seconds,
         },
         tokens_per_second,
         plain_tokens_per_second,
         speedup: tokens_per_second / plain_tokens_per_second,
         same_text: promised.then(same),
-        residual_fallbacks: all.iter().map(|t| t.fallbacks).sum(),
+        residual_fallbacks: transcripts.iter().map(|t| t.fallbacks).sum(),
+        memory: Some(memory),
+        plain: Some(plain.figures.clone()),
+        estimates: Vec::new(),
     })
-}
-
-fn count(transcripts: &[&Transcript], settings: &Settings) -> Result<Counted, StatsError> {
-    let rounds: Vec<Round> = transcripts.iter().flat_map(|t| t.rounds.iter().copied()).collect();
-    let acceptance = Acceptance::of(&rounds, settings.length)?;
-    let ratios: Vec<Ratio> = transcripts
-        .iter()
-        .filter(|t| !t.rounds.is_empty())
-        .map(|t| Acceptance::of(&t.rounds, settings.length).map(|a| a.ratio()))
-        .collect::<Result<_, _>>()?;
-    let interval = Resampling { seed: settings.seed, ..Resampling::default() }.ratio(&ratios)?;
-    Ok(Counted { questions: transcripts.len(), interval, acceptance })
 }

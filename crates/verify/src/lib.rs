@@ -1,9 +1,12 @@
 //! The runtime: a drafter proposes, one target pass judges, and what was accepted is committed; then the figures.
 
+mod count;
 mod engine;
 pub mod evaluate;
 pub mod judge;
+pub mod plain;
 
-pub use engine::{Committed, SpeculativeDecoder, Times, Transcript};
-pub use evaluate::{Settings, evaluate};
+pub use engine::{Committed, Cost, SpeculativeDecoder, Times, Transcript};
+pub use evaluate::{Measurement, Settings, evaluate};
+pub use plain::{PlainRun, plain};
 pub use spectrain_core::evaluation::Evaluation;

@@ -116,13 +116,13 @@ impl Chat {
         };
         let mut ended: Option<Transcript> = None;
         let proposer = self.proposer.as_mut();
-        let times = interrupt::saving(|| decoder.run_watched(vec![request], proposer, committed, |t| ended = Some(t)));
-        let times = times.work()?;
+        let cost = interrupt::saving(|| decoder.run_watched(vec![request], proposer, committed, |t| ended = Some(t)));
+        let cost = cost.work()?;
         failed.map_or(Ok(()), Err).work()?;
         speaker.end().work()?;
         let cut = ended.as_ref().is_some_and(|t| t.finish == Finish::Length);
         let note = if cut { ", cut at its longest" } else { "" };
-        let line = format!("{}{note}", speaker.figures(times.total));
+        let line = format!("{}{note}", speaker.figures(cost.times.total));
         eprintln!("{}", Style::of(&std::io::stderr()).dim(&line));
         let Some(transcript) = ended else {
             return Ok(false);

@@ -43,19 +43,19 @@ pub fn run(args: FitArgs) -> Result<(), Failure> {
         batch: eval.batch,
         max_new_tokens: eval.max_new_tokens,
         seed: run.recipe.seed,
+        slo: None,
     };
     let best = best.unwrap_or_default();
     let checkpoint = Checkpoint::open(&best).work()?;
     let questions = &run.questions[..run.questions.len().min(eval.limit)];
     timed("evaluate", &mut || {
-        let mut results = stage::evaluate(&run.setup, &checkpoint, questions, &plan)?;
-        results.sort_by(|a, b| a.temperature.total_cmp(&b.temperature).then(a.length.cmp(&b.length)));
-        print!("{}", table(&results));
-        for r in &results {
-            run.dir.write_json(&format!("eval/T{}-K{}.json", r.temperature, r.length), r)?;
+        let curves = stage::evaluate(&run.setup, &checkpoint, questions, &plan)?;
+        print!("{}", table(&curves.evaluations, false));
+        for e in &curves.evaluations {
+            run.dir.write_json(&format!("eval/T{}-K{}.json", e.temperature, e.length), e)?;
         }
-        stage::record_measurements(&run.dir, checkpoint.provenance.step, &results)?;
-        stage::write_report(&run.setup, &run.recipe, &run.dir, results)
+        stage::record_measurements(&run.dir, checkpoint.provenance.step, &curves.evaluations)?;
+        stage::write_report(&run.setup, &run.recipe, &run.dir, curves)
     })?;
     let total: f64 = seconds.iter().map(|(_, s)| s).sum();
     let parts: Vec<String> = seconds.iter().map(|(name, s)| format!("{name} {s:.0} s")).collect();

@@ -1,19 +1,26 @@
 //! The drafter against its target in the exact verifier.
 
 use super::setup::Setup;
+use super::transcript::transcript;
 use crate::exit::{Blame, Failure};
 use crate::progress::Progress;
-use spectrain_core::evaluation::Evaluation;
+use spectrain_core::evaluation::{Estimate, Evaluation};
 use spectrain_core::rules::Rule;
+use spectrain_core::stats::Slo;
 use spectrain_data::prompts::Prompt;
-use spectrain_draft::Checkpoint;
+use spectrain_draft::{Checkpoint, Proposer};
+use spectrain_report::Transcript;
 use spectrain_verify::evaluate::{Question, Settings};
+use spectrain_verify::{Measurement, PlainRun};
+
+/// Longest answer of the pass that warms up.
+const WARM_UP: usize = 8;
 
 /// What is measured.
 pub struct EvalPlan {
     /// Rule at temperatures above zero.
     pub rule: Rule,
-    /// One measurement each.
+    /// One curve each.
     pub temperatures: Vec<f64>,
     /// Drafted tokens a round, one measurement each.
     pub lengths: Vec<usize>,
@@ -23,37 +30,119 @@ pub struct EvalPlan {
     pub max_new_tokens: usize,
     /// Seed of the draws.
     pub seed: u64,
+    /// Objective that the goodput is counted for.
+    pub slo: Option<Slo>,
 }
 
-/// Measures `checkpoint` on `prompts`, once per temperature and length.
+/// What was measured.
+pub struct Curves {
+    /// By temperature and then by length, both rising.
+    pub evaluations: Vec<Evaluation>,
+    /// One answer a temperature, to look at.
+    pub transcripts: Vec<Transcript>,
+}
+
+impl EvalPlan {
+    fn settings(&self, temperature: f64, length: usize) -> Settings {
+        Settings {
+            rule: self.rule.at(temperature),
+            temperature,
+            length,
+            batch: self.batch,
+            max_new_tokens: self.max_new_tokens,
+            seed: self.seed,
+            slo: self.slo,
+        }
+    }
+
+    /// Temperatures and lengths, rising and each once.
+    fn axes(&self) -> (Vec<f64>, Vec<usize>) {
+        let (mut temperatures, mut lengths) = (self.temperatures.clone(), self.lengths.clone());
+        temperatures.sort_by(f64::total_cmp);
+        lengths.sort_unstable();
+        temperatures.dedup();
+        lengths.dedup();
+        (temperatures, lengths)
+    }
+}
+
+/// Measures `checkpoint` on `prompts`: the plain path once per temperature, then every length.
 pub fn evaluate(
     setup: &Setup,
     checkpoint: &Checkpoint,
     prompts: &[Prompt],
     plan: &EvalPlan,
-) -> Result<Vec<Evaluation>, Failure> {
+) -> Result<Curves, Failure> {
     let question = |p: &Prompt| Ok(Question { task: p.task.clone(), prompt: setup.encode(p)? });
     let questions: Vec<Question> = prompts.iter().map(question).collect::<Result<_, Failure>>()?;
-    let mut proposer = checkpoint.proposer(&setup.target).request()?;
-    let stop = setup.template.stop_ids();
-    let mut results = Vec::new();
-    for (&temperature, &length) in plan.temperatures.iter().flat_map(|t| plan.lengths.iter().map(move |l| (t, l))) {
-        let rule = plan.rule.at(temperature);
-        let settings = Settings {
-            rule,
-            temperature,
-            length,
-            batch: plan.batch,
-            max_new_tokens: plan.max_new_tokens,
-            seed: plan.seed,
-        };
-        let total = 2 * questions.len() * plan.max_new_tokens;
-        let label = format!("eval T={temperature} K={length} {rule}");
-        let progress = Progress::new(&label, total as u64, "tokens at most");
-        let count = |tokens| progress.inc(tokens as u64);
-        let result = spectrain_verify::evaluate(&setup.target, proposer.as_mut(), &stop, &questions, &settings, count);
-        progress.finish();
-        results.push(result.work()?);
+    let proposer = checkpoint.proposer(&setup.target).request()?;
+    let mut bench = Bench { setup, proposer, stop: setup.template.stop_ids(), questions };
+    let (temperatures, lengths) = plan.axes();
+    let longest = lengths.last().copied().unwrap_or(1);
+    bench.warm_up(&plan.settings(temperatures.first().copied().unwrap_or(0.0), longest));
+    let mut curves = Curves { evaluations: Vec::new(), transcripts: Vec::new() };
+    for &temperature in &temperatures {
+        let plain = bench.plain(&plan.settings(temperature, longest))?;
+        for &length in &lengths {
+            let mut measured = bench.speculative(&plan.settings(temperature, length), &plain)?;
+            if length == longest {
+                measured.evaluation.estimates = bench.estimates(&measured, &lengths)?;
+                curves.transcripts.extend(transcript(setup, &bench.questions, &measured)?);
+            }
+            curves.evaluations.push(measured.evaluation);
+        }
     }
-    Ok(results)
+    Ok(curves)
+}
+
+/// What every measurement is made with.
+struct Bench<'a> {
+    setup: &'a Setup,
+    proposer: Box<dyn Proposer>,
+    stop: Vec<u32>,
+    questions: Vec<Question>,
+}
+
+impl Bench<'_> {
+    /// Runs both paths once for a few tokens, so that the first measurement pays for no first use of memory or caches.
+    fn warm_up(&mut self, settings: &Settings) {
+        let settings = Settings { max_new_tokens: WARM_UP.min(settings.max_new_tokens), ..settings.clone() };
+        let questions = &self.questions[..self.questions.len().min(settings.batch)];
+        let (target, stop) = (&self.setup.target, self.stop.as_slice());
+        // What cannot be measured is told by the measurement itself.
+        if let Ok(plain) = spectrain_verify::plain(target, stop, questions, &settings, |_| ()) {
+            let proposer = self.proposer.as_mut();
+            let run = spectrain_verify::evaluate(target, proposer, stop, questions, &settings, &plain, |_| ());
+            drop(run);
+        }
+    }
+
+    fn plain(&self, settings: &Settings) -> Result<PlainRun, Failure> {
+        let progress = self.progress("plain", settings);
+        let count = |tokens| progress.inc(tokens as u64);
+        let run = spectrain_verify::plain(&self.setup.target, &self.stop, &self.questions, settings, count);
+        progress.finish();
+        run.work()
+    }
+
+    fn speculative(&mut self, settings: &Settings, plain: &PlainRun) -> Result<Measurement, Failure> {
+        let progress = self.progress(&format!("K={} {}", settings.length, settings.rule), settings);
+        let count = |tokens| progress.inc(tokens as u64);
+        let (target, proposer) = (&self.setup.target, self.proposer.as_mut());
+        let run = spectrain_verify::evaluate(target, proposer, &self.stop, &self.questions, settings, plain, count);
+        progress.finish();
+        run.work()
+    }
+
+    /// The lengths below the measured one that are not among `lengths`.
+    fn estimates(&self, measured: &Measurement, lengths: &[usize]) -> Result<Vec<Estimate>, Failure> {
+        let missing = (1..measured.evaluation.length).filter(|length| !lengths.contains(length));
+        let estimates = missing.filter_map(|length| measured.estimate(&self.questions, length).transpose());
+        estimates.collect::<Result<_, _>>().work()
+    }
+
+    fn progress(&self, what: &str, settings: &Settings) -> Progress {
+        let label = format!("eval T={} {what}", settings.temperature);
+        Progress::new(&label, (self.questions.len() * settings.max_new_tokens) as u64, "tokens at most")
+    }
 }

@@ -8,6 +8,7 @@ mod generate;
 mod report;
 mod setup;
 mod train;
+mod transcript;
 
 pub use capture::{capture, store_dir};
 pub use estimate::estimate;

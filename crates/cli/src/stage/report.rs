@@ -1,14 +1,14 @@
 //! `report.html` and `curve.svg` of a run.
 
+use super::evaluate::Curves;
 use super::setup::{RunDir, Setup};
 use crate::exit::{Blame, Failure};
 use anyhow::Context;
-use spectrain_core::evaluation::Evaluation;
 use spectrain_core::recipe::{Drafter, Recipe};
 use spectrain_report::{Report, curve_svg, read_training};
 
 /// Writes the report of a run that was measured, and its curve of acceptance length as a picture of its own.
-pub fn write(setup: &Setup, recipe: &Recipe, run: &RunDir, evaluations: Vec<Evaluation>) -> Result<(), Failure> {
+pub fn write(setup: &Setup, recipe: &Recipe, run: &RunDir, curves: Curves) -> Result<(), Failure> {
     let path = run.join("metrics.jsonl");
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string()).work()?;
     let training = read_training(&text).with_context(|| path.display().to_string()).work()?;
@@ -25,9 +25,10 @@ pub fn write(setup: &Setup, recipe: &Recipe, run: &RunDir, evaluations: Vec<Eval
         fact("training", format!("{} epochs over {} answer tokens", train.epochs, recipe.data.answer_tokens)),
         fact("spectrain", env!("CARGO_PKG_VERSION").to_owned()),
     ];
+    let Curves { evaluations, transcripts } = curves;
     if let Some(curve) = curve_svg(&evaluations) {
         run.write("curve.svg", &curve)?;
     }
-    let report = Report { title: recipe.name.clone(), facts, evaluations, training, transcripts: Vec::new() };
+    let report = Report { title: recipe.name.clone(), facts, evaluations, training, transcripts };
     run.write("report.html", &report.html())
 }

@@ -1,6 +1,7 @@
 //! What the command line does with right and wrong requests, from outside.
 #![allow(clippy::unwrap_used)]
 
+mod curves;
 mod inspect;
 mod kills;
 mod place;

@@ -22,7 +22,7 @@ use spectrain_kernels::rms_norm::rms_norm;
 use spectrain_kernels::rope::{RopeTable, indices};
 use spectrain_kernels::swiglu::swiglu;
 use spectrain_kernels::unroll_attention::unroll_attention;
-use spectrain_model::Llama;
+use spectrain_model::{Llama, bytes};
 use std::sync::Arc;
 
 /// Sizes and conventions of an EAGLE-3 drafter.
@@ -194,6 +194,13 @@ impl Eagle3 {
             down: small(5, config.intermediate_size, h),
             norm: Param::from_data(final_norm.into_data(), device),
         })
+    }
+
+    /// Bytes of the weights.
+    pub fn bytes(&self) -> usize {
+        let vectors = [&self.input_layernorm, &self.hidden_norm, &self.post_attention_layernorm, &self.norm];
+        let matrices = [&self.fc, &self.q, &self.kv, &self.o, &self.gate_up, &self.down];
+        vectors.map(|p| bytes(&p.val())).iter().chain(&matrices.map(|p| bytes(&p.val()))).sum()
     }
 
     /// Step-0 hidden states `[rows, hidden]` of the target's taps `[rows, taps · hidden]`.

@@ -4,14 +4,14 @@
 //! behind them; the next [`Proposer::observe`] overwrites them with rows made of true features.
 
 use super::{Eagle3, Eagle3Drafter};
-use crate::proposer::{Draft, Observed, Pick, Proposer, Uniform};
+use crate::proposer::{Draft, DrafterMemory, Observed, Pick, Proposer, Uniform};
 use burn::module::Module;
 use burn::tensor::Tensor;
 use rayon::prelude::*;
 use spectrain_core::rng::sample_index;
 use spectrain_kernels::cached_attention::cached_attention;
 use spectrain_kernels::softmax::probabilities;
-use spectrain_model::{KvCache, SlotRows, host_rows, sample::argmax};
+use spectrain_model::{KvCache, SlotRows, bytes, host_rows, sample::argmax};
 
 /// An EAGLE-3 drafter that follows several slots.
 pub struct Eagle3Proposer {
@@ -104,6 +104,13 @@ impl Proposer for Eagle3Proposer {
             });
         }
         drafts
+    }
+
+    fn memory(&self, length: usize) -> DrafterMemory {
+        // The last drafted token is never read by the layer, and the first comes from a committed row.
+        let provisional = self.newest.len() * length.saturating_sub(1) * self.cache.bytes_per_token();
+        let weights = self.weights.bytes() + bytes(&self.drafter.head);
+        DrafterMemory { weights, cache: self.cache.bytes(), provisional }
     }
 
     fn committed(&self, slot: usize) -> usize {

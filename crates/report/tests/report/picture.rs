@@ -43,10 +43,9 @@ impl<'a> Picture<'a> {
         self.document.descendants().filter(|n| n.attribute("class") == Some(class)).collect()
     }
 
-    /// Values of the points of the first polyline of a class.
+    /// Values of the points of the first polyline or polygon of a class.
     fn polyline(&self, class: &str) -> Vec<(f64, f64)> {
-        let line =
-            self.of_class(class).into_iter().find(|n| n.has_tag_name(("http://www.w3.org/2000/svg", "polyline")));
+        let line = self.of_class(class).into_iter().find(|n| n.has_attribute("points"));
         let pair = |pair: &str| {
             let (x, y) = pair.split_once(',').unwrap();
             self.value((x.parse().unwrap(), y.parse().unwrap()))
@@ -70,8 +69,11 @@ fn notes(document: &Document) -> Vec<String> {
 
 #[test]
 fn measured_lengths_are_points_with_intervals_on_one_line() {
-    let longer = evaluation(Rule::Token, 1.0, &[3, 3, 1, 1], &[4, 1, 0, 3]);
-    let results = [longer, evaluation(Rule::Token, 1.0, &[4, 3, 1], &[4, 0, 4])];
+    let mut results = [
+        evaluation(Rule::Token, 1.0, &[3, 3, 1, 1], &[4, 1, 0, 3]),
+        evaluation(Rule::Token, 1.0, &[4, 3, 1], &[4, 0, 4]),
+    ];
+    results.iter_mut().for_each(|e| e.estimates.clear());
     let svg = curve_svg(&results).unwrap();
     let document = Document::parse(&svg).unwrap();
     let picture = Picture::new(&document);
@@ -84,7 +86,23 @@ fn measured_lengths_are_points_with_intervals_on_one_line() {
         .collect();
     assert_close(&ends, &[(2.0, 1.75), (2.0, 1.875)]);
     assert_eq!(notes(&document), ["K = 2: 1.812 [1.750, 1.875]", "K = 3: 2.125 [2.062, 2.188]"]);
-    assert!(!svg.contains("estimate from"), "two lengths were measured");
+    assert!(!svg.contains("estimate from"), "nothing was estimated");
+    // The band runs along the upper ends and back along the lower ones.
+    assert_close(&picture.polyline("band c0"), &[(2.0, 1.875), (3.0, 2.1875), (3.0, 2.0625), (2.0, 1.75)]);
+}
+
+#[test]
+fn estimates_lie_between_the_measured_points_as_rings() {
+    let mut longer = evaluation(Rule::Token, 1.0, &[3, 3, 1, 1], &[4, 1, 0, 3]);
+    longer.estimates.retain(|e| e.length == 2);
+    let svg = curve_svg(&[evaluation(Rule::Token, 1.0, &[4, 4], &[4, 4]), longer]).unwrap();
+    let document = Document::parse(&svg).unwrap();
+    let picture = Picture::new(&document);
+    assert_close(&picture.polyline("line c0"), &[(1.0, 1.5), (3.0, 2.125)]);
+    assert_close(&picture.polyline("line dashed c0"), &[(0.0, 1.0), (2.0, 1.875), (3.0, 2.125)]);
+    let rings: Vec<&str> =
+        picture.of_class("hollow c0").iter().map(|n| n.first_element_child().unwrap().text().unwrap()).collect();
+    assert_eq!(rings, ["K = 2, estimated: 1.875 [1.750, 2.000]"]);
 }
 
 #[test]
@@ -96,7 +114,7 @@ fn one_length_is_a_point_and_a_dashed_estimate_that_says_so() {
     assert_eq!(notes(&document), ["K = 2: 2.250 [2.188, 2.312]"]);
     let keys: Vec<&str> = picture.of_class("key").iter().filter_map(|n| n.text()).collect();
     assert_eq!(keys, ["greedy, T = 0", "estimate from the K = 2 rounds of greedy, T = 0"]);
-    assert!(svg.contains("A dashed line is no measurement"));
+    assert!(svg.contains("A dashed line with rings is no measurement"));
 }
 
 #[test]

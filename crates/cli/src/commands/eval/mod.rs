@@ -1,0 +1,179 @@
+//! `spectrain eval`: curves of acceptance and speed of a checkpoint against its target.
+
+mod suite;
+
+use crate::args::EvalArgs;
+use crate::device;
+use crate::exit::{Blame, Failure};
+use crate::stage::{self, EvalPlan, Setup};
+use anyhow::{Context, anyhow};
+use serde::Serialize;
+use serde_json::json;
+use spectrain_core::evaluation::document::Document;
+use spectrain_core::recipe::Recipe;
+use spectrain_core::rules::Rule;
+use spectrain_data::weights::write_atomically;
+use spectrain_draft::Checkpoint;
+use spectrain_draft::checkpoint::DrafterConfig;
+use spectrain_report::{Report, table};
+use std::io::Write;
+use std::path::Path;
+use suite::Suite;
+
+/// Lengths that are measured if the command does not say.
+const LENGTHS: [usize; 4] = [1, 3, 5, 7];
+/// Temperatures that are measured if the command does not say.
+const TEMPERATURES: [f64; 3] = [0.0, 0.6, 1.0];
+
+/// Runs the command.
+pub fn run(args: EvalArgs) -> Result<(), Failure> {
+    let device = device::parse(&args.device)?;
+    let checkpoint = open_checkpoint(&args.checkpoint)?;
+    let recipe = recipe_of(&args.checkpoint)?;
+    let asked = args.target.as_deref().unwrap_or(&checkpoint.provenance.target);
+    let target = stage::locate_target(asked, false)?;
+    let plan = plan(&args, &recipe)?;
+    args.json.iter().chain(&args.report).try_for_each(|path| has_directory(path))?;
+    let files = suite::files(&args.prompts, &recipe.eval.prompts);
+    let suite = Suite::read(&files, args.limit.unwrap_or(recipe.eval.limit))?;
+    let setup = Setup::load(target.clone(), &device, |_| Ok(()))?;
+    checkpoint.check_target(&setup.target_hash, setup.tokenizer.content_hash(), &target).request()?;
+    let longest = plan.lengths.iter().max().copied().unwrap_or(0);
+    let suite = suite.fitting(&setup, plan.max_new_tokens + longest + 1)?;
+    let curves = stage::evaluate(&setup, &checkpoint, &suite.prompts, &plan)?;
+    // Where JSON takes standard output, the table gives way.
+    let shown = table(&curves.evaluations, args.task);
+    match args.json.as_deref() {
+        Some(path) if path == Path::new("-") => eprint!("{shown}"),
+        _ => print!("{shown}"),
+    }
+    if let Some(path) = &args.json {
+        let settings = settings(&args, &plan, &setup, &checkpoint, &suite);
+        write_json(path, &Document::new(settings, &curves.evaluations))?;
+    }
+    if let Some(path) = &args.report {
+        let facts = facts(&args, &setup, &checkpoint, &suite);
+        let title = format!("Evaluation of {}", args.checkpoint.display());
+        let (evaluations, transcripts) = (curves.evaluations, curves.transcripts);
+        let report = Report { title, facts, evaluations, training: Vec::new(), transcripts };
+        write_file(path, &report.html())?;
+    }
+    Ok(())
+}
+
+/// What is measured, refused where the rule forbids it.
+fn plan(args: &EvalArgs, recipe: &Recipe) -> Result<EvalPlan, Failure> {
+    let temperatures = if args.temperatures.is_empty() { TEMPERATURES.to_vec() } else { args.temperatures.clone() };
+    let rule = args.rule.unwrap_or(recipe.verifier.rule);
+    // A drafter that is to serve greedily has a greedy curve only, unless more is asked for.
+    let temperatures = match args.temperatures.is_empty() && rule == Rule::Greedy {
+        true => vec![0.0],
+        false => temperatures,
+    };
+    if rule == Rule::Greedy && temperatures.iter().any(|&t| t != 0.0) {
+        return Err(anyhow!("--rule greedy is exact at temperature 0 only; use token or sampled-match above it"))
+            .request();
+    }
+    if spectrain_verify::judge::judge(rule).is_none() {
+        return Err(anyhow!("--rule {rule} cannot judge chains of drafted tokens; use token, block or sampled-match"))
+            .request();
+    }
+    Ok(EvalPlan {
+        rule,
+        temperatures,
+        lengths: if args.lengths.is_empty() { LENGTHS.to_vec() } else { args.lengths.clone() },
+        batch: args.batch.unwrap_or(recipe.eval.batch),
+        max_new_tokens: args.max_new_tokens.unwrap_or(recipe.eval.max_new_tokens),
+        seed: recipe.seed,
+        slo: args.slo,
+    })
+}
+
+/// Refuses a file whose directory is not there, before any work.
+fn has_directory(path: &Path) -> Result<(), Failure> {
+    match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() && !dir.is_dir() => {
+            Err(anyhow!("{} cannot be written: there is no directory {}", path.display(), dir.display())).request()
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The document's settings.
+fn settings(
+    args: &EvalArgs,
+    plan: &EvalPlan,
+    setup: &Setup,
+    checkpoint: &Checkpoint,
+    suite: &Suite,
+) -> serde_json::Value {
+    json!({
+        "spectrain_version": env!("CARGO_PKG_VERSION"),
+        "checkpoint": args.checkpoint,
+        "drafter": checkpoint.config,
+        "trained": checkpoint.provenance,
+        "target": setup.dir,
+        "target_hash": setup.target_hash,
+        "tokenizer_hash": setup.tokenizer.content_hash(),
+        "template_hash": setup.template.content_hash(),
+        "device": args.device,
+        "dtype": "f32",
+        "rule": plan.rule,
+        "temperatures": plan.temperatures,
+        "lengths_measured": plan.lengths,
+        "batch": plan.batch,
+        "max_new_tokens": plan.max_new_tokens,
+        "seed": plan.seed,
+        "slo": plan.slo,
+        "turns": "first",
+        "prompts": suite.files,
+    })
+}
+
+/// Facts for the head of the report.
+fn facts(args: &EvalArgs, setup: &Setup, checkpoint: &Checkpoint, suite: &Suite) -> Vec<(String, String)> {
+    let fact = |name: &str, value: String| (name.to_owned(), value);
+    let DrafterConfig::Eagle3(drafter) = &checkpoint.config;
+    vec![
+        fact("checkpoint", args.checkpoint.display().to_string()),
+        fact("target", setup.dir.display().to_string()),
+        fact("drafter", format!("eagle3, draft vocabulary {}", drafter.draft_vocab_size)),
+        fact("trained", format!("{} steps, loss {}", checkpoint.provenance.step, checkpoint.provenance.loss)),
+        fact("prompt files", suite.files.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
+        fact("device", args.device.clone()),
+        fact("spectrain", env!("CARGO_PKG_VERSION").to_owned()),
+    ]
+}
+
+/// The checkpoint at `path`, refused where there is none.
+pub(super) fn open_checkpoint(path: &Path) -> Result<Checkpoint, Failure> {
+    if !path.exists() {
+        let text = "there is no such checkpoint; `spectrain fit` writes one to runs/NAME/best";
+        return Err(anyhow!("{}: {text}", path.display())).request();
+    }
+    Checkpoint::open(path).request()
+}
+
+/// The recipe that the checkpoint was trained with, two or three directories up; a default one elsewhere.
+pub(super) fn recipe_of(checkpoint: &Path) -> Result<Recipe, Failure> {
+    let found = checkpoint.ancestors().skip(1).take(3).map(|d| d.join("recipe.toml")).find(|p| p.is_file());
+    match found {
+        Some(path) => Recipe::load(&path, &[]).request(),
+        None => Recipe::parse("name = \"eval\"\n[target]\npath = \".\"\n", "defaults", &[]).request(),
+    }
+}
+
+/// Writes a result to a file, whole or not at all, or to standard output for `-`.
+pub(super) fn write_json(path: &Path, results: &(impl Serialize + ?Sized)) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(results).work()? + "\n";
+    if path == Path::new("-") {
+        return std::io::stdout().write_all(text.as_bytes()).work();
+    }
+    write_file(path, &text)
+}
+
+/// Writes a file, whole or not at all.
+fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
+    let written = write_atomically(path, |out| out.write_all(text.as_bytes()));
+    written.with_context(|| format!("{} cannot be written", path.display())).work()
+}

@@ -1,0 +1,120 @@
+//! `eval` from outside: curves as a table, as JSON and as a page, over suites in the forms of others.
+
+use crate::place::Place;
+use serde_json::Value;
+use std::fs;
+use std::process::Output;
+
+/// A place with a trained drafter and a suite of three tasks in Spec-Bench's form, listed task after task.
+fn trained() -> Place {
+    let place = Place::new();
+    let output = place.run(&["fit", "recipe.toml"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let row = |id: usize, task: &str| {
+        format!(
+            "{{\"question_id\": {id}, \"category\": \"{task}\", \"turns\": [\"w{id} w2 w{}\", \"never asked\"]}}\n",
+            id + 5
+        )
+    };
+    let suite: String = (0..9).map(|id| row(id + 3, ["qa", "rag", "<math>"][id / 3])).collect();
+    fs::write(place.path("suite.jsonl"), suite).unwrap();
+    place
+}
+
+fn done(place: &Place, arguments: &[&str]) -> Output {
+    let output = place.run(&[&["eval", "runs/small/best"], arguments].concat());
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+fn axis<T: Clone + PartialEq>(rows: &[Value], of: impl Fn(&Value) -> T) -> Vec<T> {
+    rows.iter().map(of).fold(Vec::new(), |mut seen, value| {
+        if !seen.contains(&value) {
+            seen.push(value);
+        }
+        seen
+    })
+}
+
+#[test]
+fn a_suite_becomes_a_document_a_page_and_a_table() {
+    let place = trained();
+    let arguments = ["--prompts", "suite.jsonl", "--limit", "6", "--slo", "ttft=1000s,tpot=1000s"];
+    let more = ["--json", "-", "--report", "page.html", "--task", "--max-new-tokens", "6"];
+    let output = done(&place, &[arguments.as_slice(), &more].concat());
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = document["rows"].as_array().unwrap();
+    assert_eq!(axis(rows, |r| r["temperature"].as_f64().unwrap()), [0.0, 0.6, 1.0]);
+    assert_eq!(axis(rows, |r| r["length"].as_u64().unwrap()), (0..8).collect::<Vec<_>>());
+    let whole: Vec<&Value> = rows.iter().filter(|r| r["task"].is_null()).collect();
+    assert_eq!(whole.len(), 3 * 8);
+    for row in &whole {
+        let length = row["length"].as_u64().unwrap();
+        assert_eq!(row["estimated"], [2, 4, 6].contains(&length), "{row}");
+        assert_eq!(row["questions"], 6);
+        let tokens = row["tokens_per_target_call"].as_f64().unwrap();
+        assert!(if length == 0 { tokens == 1.0 } else { tokens >= 1.0 && tokens <= length as f64 + 1.0 }, "{row}");
+        // Nobody waits that long, so all output is good.
+        let (rate, good) = (&row["tokens_per_second"], &row["goodput"]);
+        assert_eq!(rate.is_null(), row["estimated"].as_bool().unwrap());
+        assert!(rate.is_null() || (rate.as_f64().unwrap() / good.as_f64().unwrap() - 1.0).abs() < 1e-9, "{row}");
+    }
+    // Two of each task were taken, though the file lists task after task.
+    let tasks: Vec<&Value> = rows.iter().filter(|r| r["task"].is_string()).collect();
+    assert!(tasks.iter().all(|r| r["questions"] == 2), "{tasks:?}");
+    assert_eq!(document["settings"]["prompts"][0]["taken"], 6);
+    assert_eq!(document["settings"]["slo"]["tpot"], 1000.0);
+    assert_eq!(document["fastest"].as_array().unwrap().len(), 3);
+    let table = String::from_utf8(output.stderr).unwrap();
+    let said = |part: &str| table.lines().filter(|l| l.contains(part)).count();
+    assert_eq!((said("fastest"), said("estimated"), said(" qa (2)")), (3, 9, 24), "{table}");
+    let page = fs::read_to_string(place.path("page.html")).unwrap();
+    for part in ["Acceptance length", "Output tokens per second", "Where the time goes", "Transcripts", "&lt;math&gt;"]
+    {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(page.contains("class=\"drafted\"") || page.contains("class=\"written\""));
+}
+
+#[test]
+fn one_point_is_one_measurement_beside_plain_decoding() {
+    let place = trained();
+    let output = done(&place, &["--temperature", "0", "--length", "2", "--json", "one.json"]);
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(table.lines().count(), 4, "{table}");
+    let document: Value = serde_json::from_slice(&fs::read(place.path("one.json")).unwrap()).unwrap();
+    let last = document["rows"].as_array().unwrap().iter().rfind(|r| r["task"].is_null()).unwrap();
+    assert_eq!((&last["guarantee"], &last["rule"], &last["length"]), (&"greedy".into(), &"greedy".into(), &2.into()));
+    let calls = last["target_calls"].as_f64().unwrap();
+    let tokens = last["output_tokens"].as_f64().unwrap();
+    assert!((last["as_sglang"].as_f64().unwrap() - tokens / calls).abs() < 1e-12, "{last}");
+    assert!(last["latency"]["ttft"]["p99"].as_f64().unwrap() > 0.0);
+    assert_eq!(last["same_text"], last["questions"]);
+}
+
+#[test]
+fn prompts_without_room_are_left_out_aloud() {
+    let place = trained();
+    let long = vec!["w5"; 300].join(" ");
+    let suite = format!("{{\"prompt\": \"w3 w4\"}}\n{{\"prompt\": \"{long}\"}}\n");
+    fs::write(place.path("mixed.jsonl"), suite).unwrap();
+    let one = ["--temperature", "0", "--lengths", "1", "--max-new-tokens", "4"];
+    let output = done(&place, &[&["--prompts", "mixed.jsonl"], one.as_slice()].concat());
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("mixed.jsonl: 1 prompts left out"), "{error}");
+    fs::write(place.path("long.jsonl"), format!("{{\"prompt\": \"{long}\"}}\n")).unwrap();
+    place.refused(
+        &["eval", "runs/small/best", "--prompts", "long.jsonl"],
+        &["no prompt leaves room", "--max-new-tokens"],
+    );
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_before_any_work() {
+    let place = trained();
+    let eval = |more: &[&str], parts: &[&str]| place.refused(&[&["eval", "runs/small/best"], more].concat(), parts);
+    eval(&["--rule", "typical"], &["--rule typical", "chains"]);
+    eval(&["--rule", "greedy", "--temperature", "1"], &["temperature 0"]);
+    eval(&["--report", "nowhere/page.html"], &["nowhere/page.html", "no directory nowhere"]);
+    eval(&["--prompts", "absent.jsonl"], &["--prompts", "absent.jsonl"]);
+}
