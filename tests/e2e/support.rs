@@ -48,9 +48,15 @@ pub fn noise(seed: u64, stream: u64, n: usize, scale: f64) -> Vec<f32> {
     (0..n).map(|i| (sum(i) * scale * 3.0_f64.sqrt()) as f32).collect()
 }
 
-/// Writes a random Llama checkpoint of `vocab` tokens and loads it. Its distributions are far from uniform.
+/// Writes a random Llama checkpoint of `vocab` tokens and three layers and loads it. Its distributions are far from
+/// uniform.
 pub fn random_target(dir: &Path, vocab: usize, seed: u64) -> Llama {
-    let (h, layers, heads, kv, dim, inter) = (32, 3, 4, 2, 8, 48);
+    random_target_of(dir, vocab, 3, seed)
+}
+
+/// As [`random_target`], of so many layers.
+pub fn random_target_of(dir: &Path, vocab: usize, layers: usize, seed: u64) -> Llama {
+    let (h, heads, kv, dim, inter) = (32, 4, 2, 8, 48);
     let config = serde_json::json!({
         "model_type": "llama", "hidden_size": h, "intermediate_size": inter, "num_hidden_layers": layers,
         "num_attention_heads": heads, "num_key_value_heads": kv, "head_dim": dim, "vocab_size": vocab,
@@ -81,6 +87,17 @@ pub fn random_target(dir: &Path, vocab: usize, seed: u64) -> Llama {
     }
     write_safetensors(&dir.join("model.safetensors"), &tensors, &BTreeMap::new()).unwrap();
     Llama::load(dir, &Device::flex()).unwrap()
+}
+
+/// Gives the model directory `dir` a tokenizer of `size` words.
+pub fn write_tokenizer(dir: &Path, size: usize) {
+    let vocab: serde_json::Map<String, serde_json::Value> = (0..size).map(|i| (format!("w{i}"), i.into())).collect();
+    let tokenizer = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null, "decoder": null,
+        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "w0"},
+    });
+    std::fs::write(dir.join("tokenizer.json"), tokenizer.to_string()).unwrap();
 }
 
 /// An untrained EAGLE-3 drafter of `target` that can propose the first `draft_vocab` tokens.

@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use spectrain_core::rules::Rule;
 use spectrain_core::stats::Slo;
+use spectrain_draft::export::Format;
 
 /// Trains draft heads for speculative decoding, and measures them in the exact verifier.
 ///
@@ -88,6 +89,26 @@ pub enum Command {
         after_long_help = "Example: one answer, for a script\n\n  spectrain chat runs/smollm2-eagle3/best --prompt Hello"
     )]
     Chat(ChatArgs),
+    /// A drafter in another runtime's format
+    ///
+    /// Writes a directory that the runtime loads: config.json with every setting that it would otherwise guess,
+    /// model.safetensors in f32, and spectrain.json, which says where the drafter comes from. What the runtime cannot
+    /// express is refused with the reason; what was written is read again and compared before it gets its name. Formats:
+    /// speculators (that library, and vLLM), vllm (its own EAGLE-3 class), sglang, llamacpp (a directory for
+    /// convert_hf_to_gguf.py).
+    #[command(
+        after_long_help = "Example: for llama.cpp, which then needs its own converter\n\n  spectrain export runs/smollm2-eagle3/best --format llamacpp --out exports/smollm2-llamacpp"
+    )]
+    Export(ExportArgs),
+    /// A drafter trained elsewhere, as a checkpoint
+    ///
+    /// Reads an EAGLE-3 drafter of the speculators library, or one with SGLang's configuration (SpecForge and EAGLE's
+    /// authors publish such), from safetensors. A setting or a tensor that is not known here is refused. The checkpoint
+    /// is bound to the target; eval and chat take it like any other.
+    #[command(
+        after_long_help = "Example: then measure it with `spectrain eval checkpoints/theirs --prompts eval/heldout.jsonl`\n\n  spectrain import downloads/eagle3 --out checkpoints/theirs --target checkpoints/smollm2-135m-instruct"
+    )]
+    Import(ImportArgs),
     /// Completions for a shell, on standard output
     #[command(
         after_long_help = "Example: where bash looks for them\n\n  spectrain completions bash\n\nwith `> ~/.local/share/bash-completion/completions/spectrain` behind it."
@@ -230,6 +251,37 @@ pub struct ChatArgs {
     pub device: String,
 }
 
+/// What `export` takes.
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// The checkpoint's directory
+    #[arg(value_name = "CHECKPOINT")]
+    pub checkpoint: PathBuf,
+    /// The format: speculators, sglang, vllm or llamacpp
+    #[arg(long, value_name = "FORMAT", value_parser = Format::named)]
+    pub format: &'static Format,
+    /// The directory to write; it must not be there yet, or be empty
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// The target: a model directory or a known name [default: where it was in training]
+    #[arg(long, value_name = "DIR")]
+    pub target: Option<String>,
+}
+
+/// What `import` takes.
+#[derive(Debug, Args)]
+pub struct ImportArgs {
+    /// The drafter's directory, with config.json and safetensors
+    #[arg(value_name = "DIR")]
+    pub drafter: PathBuf,
+    /// The directory to write; it must not be there yet, or be empty
+    #[arg(long, value_name = "CHECKPOINT")]
+    pub out: PathBuf,
+    /// The target that the drafter was trained for: a model directory or a known name
+    #[arg(long, value_name = "DIR")]
+    pub target: String,
+}
+
 /// What `completions` takes.
 #[derive(Debug, Args)]
 pub struct CompletionsArgs {
@@ -306,6 +358,8 @@ mod tests {
             ("spectrain chat c --max-new-tokens 0", "it must be a whole number, 1 or more"),
             ("spectrain inspect p --row -1", ""),
             ("spectrain completions cmd", "bash"),
+            ("spectrain export c --format gguf --out d", "formats are speculators, sglang, vllm, llamacpp"),
+            ("spectrain import d --out c", "--target <DIR>"),
             ("spectrain fit", "<RECIPE>"),
             ("spectrain fitt r.toml", "'fit'"),
         ] {

@@ -24,6 +24,8 @@ fn main() -> ExitCode {
         Command::Fetch(args) => commands::fetch::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
         Command::Chat(args) => commands::chat::run(args),
+        Command::Export(args) => commands::export::run(args),
+        Command::Import(args) => commands::import::run(args),
         Command::Completions(args) => commands::completions::run(args),
     })
 }

@@ -10,7 +10,7 @@ mod tokenizer;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,7 +21,7 @@ use spectrain_core::tokenizer::{Tokenizer, TokenizerError};
 use thiserror::Error;
 
 use crate::gguf::{Gguf, GgufError};
-use crate::weights::{self, WeightError, hex, map_file, write_atomically};
+use crate::weights::{self, PartialDir, WeightError, hex, map_file, write_atomically};
 pub use hub::{Hub, HubError, HubModel};
 
 /// The record that makes a directory a fetched one.
@@ -275,20 +275,23 @@ pub fn fetch(
     if let Source::Hub(model) = source {
         hub::must_have_client(model)?;
     }
-    let partial = Partial::create(out)?;
+    let partial = PartialDir::create(out)?;
+    let dir = partial.path();
     let (origin, files) = match source {
         Source::Known(known) => {
-            let path = download(known, &partial.dir.join("download"), progress)?;
-            from_gguf(path, expected, &partial.dir, progress)?
+            let downloads = dir.join("download");
+            let made = from_gguf(download(known, &downloads, progress)?, expected, dir, progress)?;
+            fs::remove_dir_all(&downloads).map_err(at(&downloads))?;
+            made
         }
-        Source::Gguf(path) => from_gguf(path.clone(), expected, &partial.dir, progress)?,
+        Source::Gguf(path) => from_gguf(path.clone(), expected, dir, progress)?,
         Source::Hub(model) => {
-            let (commit, files) = hub::bring(model, hub, &partial.dir, progress)?;
+            let (commit, files) = hub::bring(model, hub, dir, progress)?;
             (Origin::Hub { commit }, files)
         }
     };
     let manifest = Manifest { format: FORMAT, source: source.describe(), origin, files };
-    write_json(&partial.dir.join(MANIFEST), &manifest)?;
+    write_json(&dir.join(MANIFEST), &manifest)?;
     partial.commit(out)?;
     Ok(manifest.report(out, true))
 }
@@ -393,54 +396,4 @@ fn write_json(path: &Path, json: &impl Serialize) -> Result<(), FetchError> {
 
 fn file_sha256(path: &Path) -> Result<String, FetchError> {
     Ok(hex(&Sha256::digest(map_file(path).map_err(at(path))?)))
-}
-
-/// The directory being filled; removed unless it is committed.
-struct Partial {
-    dir: PathBuf,
-}
-
-impl Partial {
-    /// Makes `OUT.partial-PID` and removes what dead processes left behind.
-    fn create(out: &Path) -> Result<Self, FetchError> {
-        let name = out.file_name().ok_or(io::ErrorKind::InvalidInput).map_err(|e| at(out)(e.into()))?;
-        let prefix = format!("{}.partial-", name.to_string_lossy());
-        for left in fs::read_dir(parent(out)).into_iter().flatten().flatten() {
-            let owner = left.file_name().to_string_lossy().strip_prefix(&prefix).map(str::to_owned);
-            if owner.is_some_and(|pid| is_dead(&pid)) {
-                fs::remove_dir_all(left.path()).map_err(at(&left.path()))?;
-            }
-        }
-        let dir = out.with_file_name(format!("{prefix}{}", std::process::id()));
-        fs::create_dir_all(&dir).map_err(at(&dir))?;
-        Ok(Self { dir })
-    }
-
-    /// Puts the directory in place of `out`.
-    fn commit(self, out: &Path) -> Result<(), FetchError> {
-        fs::remove_dir_all(self.dir.join("download")).or_else(missing_is_fine).map_err(at(&self.dir))?;
-        fs::remove_dir_all(out).or_else(missing_is_fine).map_err(at(out))?;
-        fs::rename(&self.dir, out).map_err(at(out))?;
-        File::open(parent(out)).and_then(|dir| dir.sync_all()).map_err(at(out))
-    }
-}
-
-impl Drop for Partial {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.dir).ok();
-    }
-}
-
-fn missing_is_fine(error: io::Error) -> io::Result<()> {
-    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
-}
-
-/// The directory that holds `path`.
-fn parent(path: &Path) -> &Path {
-    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-/// Whether no process has this id, as far as the system tells.
-fn is_dead(pid: &str) -> bool {
-    Path::new("/proc/self").exists() && pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists()
 }

@@ -3,6 +3,8 @@
 //! wrong file is refused before any tensor is read.
 
 mod index;
+mod integers;
+mod partial;
 mod write;
 
 use std::collections::BTreeMap;
@@ -21,6 +23,7 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 pub use index::ShardIndex;
+pub use partial::PartialDir;
 pub(crate) use write::le_bytes;
 pub use write::{F32Tensor, write_atomically, write_safetensors};
 
@@ -30,6 +33,8 @@ pub const CONFIG: &str = "config.json";
 pub const SINGLE: &str = "model.safetensors";
 /// Index of a sharded model directory.
 pub const INDEX: &str = "model.safetensors.index.json";
+/// The types that are read as f32.
+const FLOATS: &str = "F32, F16 or BF16";
 /// Bytes of the length field in front of a safetensors header.
 const LENGTH_FIELD: usize = 8;
 
@@ -111,13 +116,15 @@ pub enum WeightError {
         /// The shape in the file.
         found: Vec<usize>,
     },
-    /// The tensor's element type is not one of F32, F16, BF16.
-    #[error("{}: tensor `{tensor}` has type {found}, expected F32, F16 or BF16", path.display())]
+    /// The tensor's element type is not one that can be read here.
+    #[error("{}: tensor `{tensor}` has type {found}, expected {expected}", path.display())]
     Dtype {
         /// The file.
         path: PathBuf,
         /// The name.
         tensor: String,
+        /// The types that are read.
+        expected: &'static str,
         /// The type in the file.
         found: String,
     },
@@ -220,6 +227,17 @@ impl WeightFile {
     /// # Errors
     /// [`WeightError::Missing`], [`WeightError::Shape`], [`WeightError::Dtype`]; each names the tensor and the file.
     pub fn tensor_f32(&self, name: &str, expected: &[usize]) -> Result<Vec<f32>, WeightError> {
+        self.tensor(name, expected, FLOATS, floats)
+    }
+
+    /// A tensor of this shape, its bytes read by `read`, which knows the types `types` only.
+    fn tensor<T>(
+        &self,
+        name: &str,
+        expected: &[usize],
+        types: &'static str,
+        read: impl FnOnce(&[u8], Dtype) -> Option<T>,
+    ) -> Result<T, WeightError> {
         let Some(info) = self.meta.info(name) else {
             return Err(WeightError::Missing {
                 path: self.path.clone(),
@@ -235,9 +253,10 @@ impl WeightFile {
                 found: info.shape.clone(),
             });
         }
-        floats(self.bytes(info), info.dtype).ok_or_else(|| WeightError::Dtype {
+        read(self.bytes(info), info.dtype).ok_or_else(|| WeightError::Dtype {
             path: self.path.clone(),
             tensor: name.to_owned(),
+            expected: types,
             found: info.dtype.to_string(),
         })
     }
@@ -254,7 +273,8 @@ fn header_error(path: &Path, header: &[u8], error: &serde_json::Error) -> Weight
     let unknown = json.as_object().into_iter().flatten().find_map(|(tensor, info)| {
         let found = info.get("dtype")?.as_str()?;
         let known = Dtype::deserialize(&info["dtype"]).is_ok();
-        (!known).then(|| WeightError::Dtype { path: path.to_owned(), tensor: tensor.clone(), found: found.to_owned() })
+        let (path, tensor, found) = (path.to_owned(), tensor.clone(), found.to_owned());
+        (!known).then_some(WeightError::Dtype { path, tensor, expected: FLOATS, found })
     });
     unknown.unwrap_or_else(|| WeightError::Header { path: path.to_owned(), why: error.to_string() })
 }
@@ -342,14 +362,14 @@ impl WeightDir {
     /// # Errors
     /// [`WeightError::Missing`], [`WeightError::Shape`], [`WeightError::Dtype`]; each names the tensor and the file.
     pub fn tensor_f32(&self, name: &str, expected: &[usize]) -> Result<Vec<f32>, WeightError> {
-        match self.places.get(name) {
-            Some(&place) => self.files[place].tensor_f32(name, expected),
-            None => Err(WeightError::Missing {
-                path: self.dir.clone(),
-                tensor: name.to_owned(),
-                expected: expected.to_vec(),
-            }),
-        }
+        self.file(name, expected)?.tensor_f32(name, expected)
+    }
+
+    /// The file that holds a tensor; `expected` is the shape it should have, for the message.
+    fn file(&self, name: &str, expected: &[usize]) -> Result<&WeightFile, WeightError> {
+        let missing =
+            || WeightError::Missing { path: self.dir.clone(), tensor: name.to_owned(), expected: expected.to_vec() };
+        self.places.get(name).map(|&place| &self.files[place]).ok_or_else(missing)
     }
 
     /// SHA-256 (hex) over the configuration and every weight file, each with its name and length. Computed once.

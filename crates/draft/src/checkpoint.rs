@@ -1,11 +1,12 @@
 //! A trained drafter on disk: one safetensors file whose metadata says what it is and which target it belongs to.
 
+use crate::eagle3::names::{EMBEDDING, HEAD};
 use crate::eagle3::{Eagle3, Eagle3Config, Eagle3Drafter, Eagle3Proposer};
 use crate::proposer::Proposer;
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 use spectrain_data::draft_vocab::{DraftVocab, DraftVocabError};
-use spectrain_data::weights::{WeightError, WeightFile, write_safetensors};
+use spectrain_data::weights::{F32Tensor, WeightError, WeightFile, write_safetensors};
 use spectrain_model::Llama;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -135,16 +136,31 @@ impl Checkpoint {
         drafter: &Eagle3Drafter,
         provenance: &Provenance,
     ) -> Result<(), CheckpointError> {
-        let config = DrafterConfig::Eagle3(drafter.config.clone());
+        let tensors = weights.folded(&drafter.scale).to_named(&drafter.config);
+        Self::write(dir, &drafter.config, &drafter.vocab, &tensors, provenance)
+    }
+
+    /// Writes an EAGLE-3 drafter given as named tensors, its own head or embedding among them if it has them.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub(crate) fn write(
+        dir: &Path,
+        sizes: &Eagle3Config,
+        vocab: &DraftVocab,
+        tensors: &[(String, F32Tensor)],
+        provenance: &Provenance,
+    ) -> Result<(), CheckpointError> {
+        let config = DrafterConfig::Eagle3(sizes.clone());
         let metadata = BTreeMap::from([
             ("format".to_string(), "spectrain".to_string()),
             ("kind".into(), "eagle3".into()),
             ("config".into(), json(&config)),
-            ("d2t".into(), json(&drafter.vocab.offsets())),
+            ("d2t".into(), json(&vocab.offsets())),
             ("provenance".into(), json(provenance)),
             ("guarantee".into(), provenance.guarantee.clone()),
         ]);
-        Ok(write_safetensors(&dir.join(FILE), &weights.folded(&drafter.scale).to_named(&drafter.config), &metadata)?)
+        Ok(write_safetensors(&dir.join(FILE), tensors, &metadata)?)
     }
 
     /// Refuses a target that the drafter was not trained for.
@@ -172,7 +188,29 @@ impl Checkpoint {
     pub fn eagle3(&self, target: &Llama, device: &Device) -> Result<(Eagle3Drafter, Eagle3), CheckpointError> {
         let DrafterConfig::Eagle3(config) = &self.config;
         let weights = Eagle3::from_file(&self.file, config, device)?;
-        Ok((Eagle3Drafter::new(config.clone(), self.vocab.clone(), target), weights))
+        let mut drafter = Eagle3Drafter::new(config.clone(), self.vocab.clone(), target);
+        let table = |name: &str, rows: usize| -> Result<Option<Tensor<2>>, CheckpointError> {
+            let shape = [rows, config.hidden_size];
+            let values = self.own(name, &shape)?;
+            Ok(values.map(|v| Tensor::from_data(TensorData::new(v, shape), target.device())))
+        };
+        if let Some(head) = table(HEAD, config.draft_vocab_size)? {
+            drafter.head = head.transpose() * 1.0;
+        }
+        if let Some(embedding) = table(EMBEDDING, config.vocab_size)? {
+            drafter.embedding = embedding;
+        }
+        Ok((drafter, weights))
+    }
+
+    /// The drafter's own `name`, [`HEAD`] or [`EMBEDDING`]; `None` where it shares its target's.
+    pub(crate) fn own(&self, name: &str, shape: &[usize]) -> Result<Option<Vec<f32>>, WeightError> {
+        self.file.has(name).then(|| self.file.tensor_f32(name, shape)).transpose()
+    }
+
+    /// A trained weight.
+    pub(crate) fn tensor(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
+        self.file.tensor_f32(name, shape)
     }
 
     /// The drafter, ready to propose for `target`.

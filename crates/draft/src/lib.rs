@@ -4,6 +4,7 @@ pub mod batch;
 pub mod checkpoint;
 mod dropout;
 pub mod eagle3;
+pub mod export;
 mod numbered;
 pub mod objective;
 pub mod proposer;

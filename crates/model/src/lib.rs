@@ -5,7 +5,7 @@
 mod cache;
 pub mod config;
 mod decode;
-mod llama;
+pub mod llama;
 pub mod sample;
 
 pub use cache::{KvCache, SlotRows, bytes};

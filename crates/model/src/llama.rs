@@ -11,9 +11,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// The embedding matrix, which is the output head too where they are tied.
-const EMBEDDING: &str = "model.embed_tokens.weight";
+pub const EMBEDDING: &str = "model.embed_tokens.weight";
 /// The output head.
-const HEAD: &str = "lm_head.weight";
+pub const HEAD: &str = "lm_head.weight";
 
 /// A frozen Llama-architecture model in f32.
 pub struct Llama {

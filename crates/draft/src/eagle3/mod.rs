@@ -2,9 +2,9 @@
 //!
 //! The layer reads `[embedding of the next token | hidden]`, twice the model's width; at step 0 the hidden is the
 //! fusion of three taps of the target, later it is the drafter's own output. Embedding and output head are the
-//! target's, frozen; the head keeps the rows of the draft vocabulary.
+//! target's, frozen; the head keeps the rows of the draft vocabulary. A drafter trained elsewhere may bring its own.
 
-mod names;
+pub mod names;
 mod runtime;
 
 pub use runtime::Eagle3Proposer;
@@ -138,11 +138,11 @@ pub struct Eagle3Drafter {
     pub config: Eagle3Config,
     /// Draft vocabulary.
     pub vocab: DraftVocab,
-    /// Target embedding `[vocabulary, hidden]`.
+    /// Embedding `[vocabulary, hidden]`, the target's unless the drafter brought its own.
     pub embedding: Tensor<2>,
-    /// Rows of the target's head for the draft vocabulary, `[hidden, draft vocabulary]`.
+    /// Head for the draft vocabulary, `[hidden, draft vocabulary]`: rows of the target's, or the drafter's own.
     pub head: Tensor<2>,
-    /// Rotary table.
+    /// Rotary table, as far as the target's.
     pub rope: Arc<RopeTable>,
     /// What taps are divided by in training.
     pub scale: TapScale,
@@ -244,7 +244,11 @@ impl Eagle3Drafter {
         // A copy in the layout of a plain matrix: the product reads it row by row.
         let head = head * 1.0;
         let scale = TapScale::none(config.taps.len() * config.hidden_size);
-        Self { embedding: target.embedding().clone(), head, rope: target.rope().clone(), config, vocab, scale }
+        let (of, dim, theta) = (target.config(), config.head_dim, config.rope_theta);
+        let shared = (of.heads.dim, of.rope_theta) == (dim, theta);
+        let own = || Arc::new(RopeTable::new(of.max_positions, dim, theta));
+        let rope = if shared { target.rope().clone() } else { own() };
+        Self { embedding: target.embedding().clone(), head, rope, config, vocab, scale }
     }
 
     /// Embeddings `[tokens, hidden]`, plain.

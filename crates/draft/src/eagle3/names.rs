@@ -27,6 +27,19 @@ fn matrices(c: &Eagle3Config) -> [(usize, Parts); 6] {
 const NORMS: [&str; 4] =
     ["midlayer.input_layernorm", "midlayer.hidden_norm", "midlayer.post_attention_layernorm", "norm"];
 
+/// The output head of a drafter that does not share its target's, `[draft vocabulary, hidden]`.
+pub const HEAD: &str = "lm_head.weight";
+/// The embedding of a drafter that does not share its target's, `[vocabulary, hidden]`.
+pub const EMBEDDING: &str = "embed_tokens.weight";
+
+/// Names and shapes of all trained weights.
+pub fn shapes(config: &Eagle3Config) -> Vec<(String, Vec<usize>)> {
+    let matrices = matrices(config).into_iter().flat_map(|(input, parts)| {
+        parts.into_iter().map(move |(name, height)| (format!("{name}.weight"), vec![height, input]))
+    });
+    matrices.chain(NORMS.map(|name| (format!("{name}.weight"), vec![config.hidden_size]))).collect()
+}
+
 impl Eagle3 {
     fn matrix_fields(&self) -> [&Param<Tensor<2>>; 6] {
         [&self.fc, &self.q, &self.kv, &self.o, &self.gate_up, &self.down]
