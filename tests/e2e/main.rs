@@ -13,3 +13,4 @@ mod support;
 mod tensorboard;
 mod tiny;
 mod training;
+mod witness;

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod curves;
+mod exchange;
 mod inspect;
 mod kills;
 mod place;

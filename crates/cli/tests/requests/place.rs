@@ -14,9 +14,14 @@ const TARGET: &str = "tiny_gqa1_f32";
 
 impl Place {
     pub fn new() -> Self {
+        Self::with_target(TARGET)
+    }
+
+    /// With this one of the tiny targets.
+    pub fn with_target(name: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let place = Self { dir };
-        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/fixtures").join(TARGET);
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/fixtures").join(name);
         fs::create_dir(place.path("target")).unwrap();
         for file in ["config.json", "model.safetensors"] {
             fs::copy(fixtures.join(file), place.path("target").join(file)).unwrap();

@@ -6,7 +6,7 @@ use crate::place::Place;
 use std::fs;
 use std::path::Path;
 
-const INVOCATIONS: [&[&str]; 26] = [
+const INVOCATIONS: [&[&str]; 29] = [
     &["fit"],
     &["fitt", "recipe.toml"],
     &["fit", "absent.toml"],
@@ -33,6 +33,9 @@ const INVOCATIONS: [&[&str]; 26] = [
     &["eval", "absent", "--length", "0"],
     &["eval", "absent", "--temperature=-1"],
     &["fetch", "no-such-model"],
+    &["export", "absent", "--format", "gguf", "--out", "x"],
+    &["export", "absent", "--format", "llamacpp", "--out", "x"],
+    &["import", "target", "--out", "x", "--target", "target"],
 ];
 
 #[test]

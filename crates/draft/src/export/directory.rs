@@ -52,8 +52,7 @@ pub fn export(
     if let Some(why) = (format.refuse)(&drafter) {
         return Err(ExportError::Refused { format: format.name, reader: format.reader, why });
     }
-    must_be_free(out)?;
-    let partial = PartialDir::create(out)?;
+    let partial = begin(out)?;
     let (dir, config) = (partial.path(), (format.config)(&drafter));
     write_json(&dir.join(CONFIG), &config)?;
     let tensors = theirs(&drafter, format);
@@ -68,10 +67,13 @@ pub fn export(
     Ok(told)
 }
 
-/// Refuses an output that holds something.
-pub(super) fn must_be_free(out: &Path) -> Result<(), ExportError> {
+/// The directory to fill; an output that holds something or cannot be made is refused.
+pub(super) fn begin(out: &Path) -> Result<PartialDir, ExportError> {
     let free = !out.exists() || fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_none());
-    if free { Ok(()) } else { Err(ExportError::Occupied { out: out.to_owned() }) }
+    if !free {
+        return Err(ExportError::Occupied { out: out.to_owned() });
+    }
+    PartialDir::create(out).map_err(|source| ExportError::Unwritable { out: out.to_owned(), source })
 }
 
 /// The tensors that the format stores, under its names.

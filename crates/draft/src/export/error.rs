@@ -26,6 +26,14 @@ pub enum ExportError {
         /// The output.
         out: PathBuf,
     },
+    /// The output cannot be made.
+    #[error("output directory {} cannot be written: {source}", out.display())]
+    Unwritable {
+        /// The output.
+        out: PathBuf,
+        /// Why.
+        source: WeightError,
+    },
     /// The configuration is of no known format.
     #[error("{}: no drafter that can be imported: {why}", path.display())]
     Unknown {

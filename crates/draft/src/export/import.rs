@@ -1,6 +1,6 @@
 //! Reading a drafter that was trained elsewhere and writing it as a checkpoint of this program.
 
-use super::directory::must_be_free;
+use super::directory::begin;
 use super::error::ExportError;
 use super::keys::compare;
 use super::target::TargetDir;
@@ -11,7 +11,7 @@ use crate::eagle3::Eagle3Config;
 use crate::eagle3::names::{EMBEDDING, HEAD, shapes};
 use serde_json::Value;
 use spectrain_data::draft_vocab::DraftVocab;
-use spectrain_data::weights::{CONFIG, F32Tensor, PartialDir, WeightDir};
+use spectrain_data::weights::{CONFIG, F32Tensor, WeightDir};
 use std::path::Path;
 
 /// What was imported.
@@ -32,6 +32,10 @@ pub struct Imported {
 /// # Errors
 /// A format, a setting or a tensor that is not known here, a target that does not fit, an output that is taken.
 pub fn import(dir: &Path, target: &TargetDir, out: &Path) -> Result<Imported, ExportError> {
+    if !dir.is_dir() {
+        let why = "there is no such directory".to_owned();
+        return Err(ExportError::Unknown { path: dir.to_owned(), why });
+    }
     let found = WeightDir::open(dir)?;
     let path = dir.join(CONFIG);
     let format = recognise(found.config_json()).map_err(|why| ExportError::Unknown { path: path.clone(), why })?;
@@ -46,7 +50,7 @@ pub fn import(dir: &Path, target: &TargetDir, out: &Path) -> Result<Imported, Ex
         return Err(ExportError::Names { path: dir.to_owned(), missing, unknown });
     }
     let vocab = vocabulary(&found, &config)?;
-    must_be_free(out)?;
+    let partial = begin(out)?;
     let mut tensors = Vec::new();
     for (name, shape) in shapes(&config) {
         let values = found.tensor_f32(&format.layer.theirs(&name), &shape)?;
@@ -62,7 +66,6 @@ pub fn import(dir: &Path, target: &TargetDir, out: &Path) -> Result<Imported, Ex
     };
     let own_head = keep(HEAD, config.draft_vocab_size, target.head(&vocab.d2t)?)?;
     let own_embedding = keep(EMBEDDING, config.vocab_size, target.embedding()?)?;
-    let partial = PartialDir::create(out)?;
     Checkpoint::write(partial.path(), &config, &vocab, &tensors, &provenance(format, target))?;
     reopen(partial.path(), &config, &vocab, &tensors)?;
     partial.commit(out)?;
@@ -78,7 +81,7 @@ fn recognise(json: &Value) -> Result<&'static Format, String> {
     let eagle3 = named.into_iter().any(|name| name.contains("Eagle3"));
     let plain = json.get("draft_vocab_size").is_some() && json["num_hidden_layers"] == 1;
     (eagle3 || plain).then_some(&sglang::FORMAT).ok_or_else(|| {
-        format!("it has neither {} nor an EAGLE-3 architecture nor draft_vocab_size with one layer", speculators::TYPE)
+        format!("it needs {}, an EAGLE-3 architecture, or draft_vocab_size and one layer", speculators::TYPE)
     })
 }
 
