@@ -74,6 +74,28 @@ fn calls_and_arrivals_add_up_to_the_answers() {
     }
 }
 
+/// A higher cap moves the end of a text and nothing before it, so there the call that the cap cut is seen whole.
+#[test]
+fn what_the_cap_cut_off_is_what_a_higher_cap_shows() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = random_target(dir.path(), VOCABULARY, 3);
+    for (rule, temperature) in [(Rule::Greedy, 0.0), (Rule::Token, 1.0)] {
+        let capped = |max_new_tokens| Settings { max_new_tokens, ..settings(rule, temperature, 4) };
+        let high = measure(&target, &capped(40)).1;
+        let mut cut = 0;
+        for cap in 8..14 {
+            let low = measure(&target, &capped(cap)).1;
+            for (low, high) in low.transcripts.iter().zip(&high.transcripts) {
+                let Some(last) = low.calls.last().filter(|call| call.end == Some(Finish::Length)) else { continue };
+                let whole = &high.calls[low.calls.len() - 1];
+                assert_eq!((last.accepted, last.stop), (whole.accepted, whole.stop), "{rule}, cap {cap}");
+                cut += usize::from(last.accepted > last.kept.accepted);
+            }
+        }
+        assert!(cut > 0, "{rule}: no cap cut off an accepted draft, so the test would see nothing");
+    }
+}
+
 #[test]
 fn plain_decoding_scores_one_and_is_shared() {
     let dir = tempfile::tempdir().unwrap();
