@@ -50,7 +50,6 @@ pub fn import(dir: &Path, target: &TargetDir, out: &Path) -> Result<Imported, Ex
         return Err(ExportError::Names { path: dir.to_owned(), missing, unknown });
     }
     let vocab = vocabulary(&found, &config)?;
-    let partial = begin(out)?;
     let mut tensors = Vec::new();
     for (name, shape) in shapes(&config) {
         let values = found.tensor_f32(&format.layer.theirs(&name), &shape)?;
@@ -66,6 +65,7 @@ pub fn import(dir: &Path, target: &TargetDir, out: &Path) -> Result<Imported, Ex
     };
     let own_head = keep(HEAD, config.draft_vocab_size, target.head(&vocab.d2t)?)?;
     let own_embedding = keep(EMBEDDING, config.vocab_size, target.embedding()?)?;
+    let partial = begin(out)?;
     Checkpoint::write(partial.path(), &config, &vocab, &tensors, &provenance(format, target))?;
     reopen(partial.path(), &config, &vocab, &tensors)?;
     partial.commit(out)?;
