@@ -160,6 +160,7 @@ fn a_runtime_gets_no_drafter_that_it_cannot_express() {
         (&plain, "sglang", "residual"),
         (&early, "sglang", "first tap is 2"),
         (&late, "sglang", "below 6"),
+        (&late, "llamacpp", "below 6"),
         (&unordered, "vllm", "order of the layers"),
         (&unordered, "speculators", "order of the layers"),
     ] {
