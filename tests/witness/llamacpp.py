@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """llama.cpp as a witness: does it accept the share of an exported drafter's tokens that spectrain's verifier measures?
 
-The same checkpoint drafts for the same target, greedily and one request at a time, once in `spectrain eval` and once in
-llama.cpp's server, which shares no code with us. Steps, each kept in the work directory and not repeated:
+The same checkpoint drafts for the same target, greedily, once in `spectrain eval` and once in llama.cpp's server, which
+shares no code with us. Steps, each kept in the work directory and not repeated:
 
   build    llama-server from the sources in the sdist of llama-cpp-python, without network access
   convert  target and `spectrain export CHECKPOINT --format llamacpp` to GGUF, in f32
@@ -42,7 +42,7 @@ CMAKE = [
     "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_APP=OFF", "-DLLAMA_BUILD_UI=OFF",
     "-DLLAMA_USE_PREBUILT_UI=OFF",
 ]
-# Both models and both caches in f32, one request, no prompt reused: what `spectrain eval --batch 1` does.
+# Both models and both caches in f32, one request at a time, no prompt reused, as many drafts as asked for.
 SERVE = [
     "--offline", "--no-ui", "--no-warmup", "--metrics", "--parallel", "1", "--fit", "off", "--cache-ram", "0",
     "--flash-attn", "off", "--cache-type-k", "f32", "--cache-type-v", "f32", "--spec-draft-type-k", "f32",
@@ -71,6 +71,7 @@ def arguments():
     add("--work", type=Path, default=Path("runs/witness-llamacpp"), help="kept between runs; default %(default)s")
     add("--length", type=int, action="append", dest="lengths", help="draft length; may be repeated [default: 1, 3, 5]")
     add("--max-new-tokens", type=int, default=128, help="longest answer; default %(default)s")
+    add("--batch", type=int, default=1, help="requests at once in `spectrain eval`; default %(default)s")
     add("--jobs", type=int, default=os.cpu_count(), help="processes of the build; default %(default)s")
     add("--threads", type=int, default=os.cpu_count(), help="threads of the server; default %(default)s")
     add("--json", type=Path, help="write the result here, such as tests/witness/llamacpp.json")
@@ -208,9 +209,9 @@ def measure_ours(args):
     for length in args.lengths:
         command = [args.spectrain, "eval", args.checkpoint, "--target", args.target, "--prompts", asked]
         count = taken(args, length, len(prompts))
-        command += ["--temperature", "0", "--batch", "1", "--limit", count, "--length", length]
+        command += ["--temperature", "0", "--batch", args.batch, "--limit", count, "--length", length]
         command += ["--max-new-tokens", args.max_new_tokens, "--json"]
-        path = done(home / f"ours-{length}-of-{count}.json", lambda out: run([*command, out]))
+        path = done(home / f"ours-{length}-of-{count}-by-{args.batch}.json", lambda out: run([*command, out]))
         (evaluations[length],) = json.loads(path.read_text())
     return {"prompts": prompts, "answers": answers, "evaluations": evaluations}
 
@@ -438,6 +439,7 @@ def compare(args, sources, ours, theirs):
         "drafter_sha256": checkpoint_hash(args),
         "target": args.target.name,
         "max_new_tokens": args.max_new_tokens,
+        "batch": {"ours": args.batch, "llama.cpp": 1},
         "lengths": each,
     }
 
