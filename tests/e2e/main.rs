@@ -5,6 +5,7 @@ mod export;
 mod identity;
 mod law;
 mod measure;
+mod offline;
 mod parity;
 mod resume;
 mod serve;

@@ -61,7 +61,7 @@ pub enum Command {
     /// ones refer to an answer), or a field `prompt`, `question`, `messages` or `instruction`. `task` or `category`
     /// names the task, else the file does.
     #[command(
-        after_long_help = "Examples\n\nThe default curves, k = 0 to 7 at temperatures 0, 0.6 and 1, with a page to look at:\n\n  spectrain eval runs/smollm2-eagle3/best --report curves.html\n\nA public suite by task, against limits on waiting, with every number as JSON:\n\n  spectrain eval runs/smollm2-eagle3/best --prompts spec_bench.jsonl --limit 78 --task --slo ttft=500ms,tpot=50ms --json curves.json\n\nOne point, greedy:\n\n  spectrain eval runs/smollm2-eagle3/best --temperature 0 --lengths 5"
+        after_long_help = "Examples\n\nThe default curves, k = 0 to 7 at temperatures 0, 0.6 and 1, with a page to look at:\n\n  spectrain eval runs/smollm2-eagle3/best --report curves.html\n\nA public suite by task, against limits on waiting, with every number as JSON:\n\n  spectrain eval runs/smollm2-eagle3/best --prompts spec_bench.jsonl --limit 78 --task --slo ttft=500ms,tpot=50ms --json curves.json\n\nOne point, greedy:\n\n  spectrain eval runs/smollm2-eagle3/best --temperature 0 --lengths 5\n\nWhich of two checkpoints is better, without decoding with either:\n\n  spectrain eval runs/a/best runs/b/best --offline\n\nWhat rounds cost here, the speed-up that this predicts, and whether speculation pays:\n\n  spectrain eval runs/smollm2-eagle3/best --profile --advice"
     )]
     Eval(EvalArgs),
     /// Bring a target, or convert a GGUF file
@@ -153,6 +153,23 @@ pub struct EvalArgs {
     /// The checkpoint's directory
     #[arg(value_name = "CHECKPOINT")]
     pub checkpoint: PathBuf,
+    /// More checkpoints for the same target, to be compared offline
+    #[arg(value_name = "CHECKPOINT", requires = "offline")]
+    pub others: Vec<PathBuf>,
+    /// Estimate without decoding: follow the target's own answers and count the rounds that the verifier would make of
+    /// them, at every length from 1 to 7
+    #[arg(long)]
+    pub offline: bool,
+    /// With --offline, the feature store with the answers; without it the target answers the prompts first
+    #[arg(long, value_name = "DIR", requires = "offline", conflicts_with_all = ["prompts", "limit", "max_new_tokens"])]
+    pub store: Option<PathBuf>,
+    /// Measure what plain steps and rounds of 1 to 7 drafts cost here, for 1, 2, 4 and 8 requests at once; write it to
+    /// cost-table.json beside the checkpoint, and compare the speed-up that it predicts with the measured one
+    #[arg(long, conflicts_with = "offline")]
+    pub profile: bool,
+    /// Say which of the usual reasons against speculation hold, each with the number that decided
+    #[arg(long, conflicts_with = "offline")]
+    pub advice: bool,
     /// The target: a model directory, or a name that fetch takes
     #[arg(long, value_name = "TARGET")]
     pub target: Option<String>,

@@ -3,10 +3,13 @@
 //! Every tensor form elsewhere is checked against the plain f64 functions here.
 #![warn(missing_docs)]
 
+pub mod advice;
 pub mod chat;
+pub mod costs;
 pub mod detokenizer;
 pub mod evaluation;
 pub mod loss;
+pub mod offline;
 pub mod process;
 pub mod recipe;
 pub mod rng;

@@ -8,11 +8,13 @@
 
 mod axis;
 mod bars;
+mod costs;
 mod figure;
 mod lines;
 mod markup;
 mod measured;
 mod number;
+mod offline;
 mod page;
 mod series;
 mod speed;
@@ -23,7 +25,9 @@ mod training;
 mod transcript;
 mod words;
 
+pub use costs::{advice, cost_table, predictions};
 pub use measured::curve_svg;
+pub use offline::{differences, offline_table};
 pub use page::Report;
 pub use table::table;
 pub use training::{TrainingError, TrainingPoint, read_training};

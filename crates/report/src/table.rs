@@ -34,7 +34,7 @@ pub fn table(evaluations: &[Evaluation], tasks: bool) -> String {
             }
         }
     }
-    let mut text = aligned(&rows);
+    let mut text = aligned(&rows, &NAMES);
     if evaluations.iter().any(|e| e.guarantee == Guarantee::Approximate.name()) {
         text += "rules of the guarantee `approximate` change the target's law: their figures are not lossless\n";
     }
@@ -97,11 +97,12 @@ fn counts(counted: &Counted) -> [String; 2] {
     [tokens, fixed(a.accepted_per_target_call, 3)]
 }
 
-fn aligned(rows: &[Vec<String>]) -> String {
+/// `rows` as aligned text; the columns `left` start at the left, all others end at the right.
+pub(crate) fn aligned(rows: &[Vec<String>], left: &[usize]) -> String {
     let width = |column: usize| rows.iter().filter_map(|r| r.get(column)).map(|c| c.chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..HEADER.len()).map(width).collect();
+    let widths: Vec<usize> = (0..rows.iter().map(Vec::len).max().unwrap_or(0)).map(width).collect();
     let cell = |(column, (text, &width)): (usize, (&String, &usize))| {
-        if NAMES.contains(&column) { format!("{text:<width$}") } else { format!("{text:>width$}") }
+        if left.contains(&column) { format!("{text:<width$}") } else { format!("{text:>width$}") }
     };
     let line = |row: &Vec<String>| {
         let cells: Vec<String> = row.iter().zip(&widths).enumerate().map(cell).collect();

@@ -4,6 +4,8 @@
 //! committed ones, the verdict says how many of them stay, and only then do both caches and the text advance. A new
 //! request's prompt runs in the same target pass as the drafts of the others.
 
+mod rounds;
+
 use crate::judge::{Judge, Round};
 use rayon::prelude::*;
 use spectrain_core::evaluation::Memory;
@@ -188,13 +190,7 @@ impl SpeculativeDecoder<'_> {
         let mut listener = Listener { committed: &mut committed, done: &mut done };
         loop {
             self.admit(&mut batch, &mut waiting, proposer);
-            let entries = self.propose(&mut batch, proposer);
-            if entries.is_empty() {
-                break;
-            }
-            let (features, logits) = self.target_pass(&mut batch, &entries, proposer.taps());
-            let verdicts = self.verdicts(&mut batch, &entries, &logits, proposer.draft_to_target())?;
-            if self.commit(&mut batch, entries, verdicts, features, proposer, &mut listener).is_break() {
+            if self.round(&mut batch, proposer, &mut listener)?.is_break() {
                 break;
             }
         }
@@ -211,6 +207,22 @@ impl SpeculativeDecoder<'_> {
             drafter_cache: drafter.cache,
             provisional: slots * (self.length + 1) * cache.bytes_per_token() + drafter.provisional,
         }
+    }
+
+    /// One target call with what belongs to it; breaks when nothing is left to do or the listener has enough.
+    fn round(
+        &self,
+        batch: &mut Batch,
+        proposer: &mut dyn Proposer,
+        listener: &mut Listener,
+    ) -> Result<ControlFlow<()>, RuleError> {
+        let entries = self.propose(batch, proposer);
+        if entries.is_empty() {
+            return Ok(ControlFlow::Break(()));
+        }
+        let (features, logits) = self.target_pass(batch, &entries, proposer.taps());
+        let verdicts = self.verdicts(batch, &entries, &logits, proposer.draft_to_target())?;
+        Ok(self.commit(batch, entries, verdicts, features, proposer, listener))
     }
 
     fn admit(&self, batch: &mut Batch, waiting: &mut VecDeque<Request>, proposer: &mut dyn Proposer) {

@@ -4,7 +4,9 @@ mod count;
 mod engine;
 pub mod evaluate;
 pub mod judge;
+pub mod offline;
 pub mod plain;
+pub mod profile;
 
 pub use engine::{Committed, Cost, SpeculativeDecoder, Times, Transcript};
 pub use evaluate::{Measurement, Settings, evaluate};

@@ -46,30 +46,40 @@ pub fn capture(setup: &Setup, recipe: &Recipe, file: &Path, run: &RunDir) -> Res
         return Err(anyhow!(text)).request();
     }
     let mut writer = StoreWriter::create(&dir, meta).work()?;
-    let tokens = |a: &Answer| a.prompt_ids.len() + a.answer_ids.len();
     let progress = Progress::new("capture", answers.iter().map(tokens).sum::<usize>() as u64, "tokens");
-    let mut rest = answers.as_slice();
-    while !rest.is_empty() {
-        let mut sum = 0;
-        let fits = |a: &&Answer| {
-            sum += tokens(a);
-            sum <= recipe.store.batch_tokens
-        };
-        let count = rest.iter().take_while(fits).count().max(1);
-        let (batch, later) = rest.split_at(count);
+    for batch in batches(&answers, recipe.store.batch_tokens) {
         for row in features(&setup.target, batch, &taps) {
             writer.push(row).work()?;
         }
         progress.inc(batch.iter().map(tokens).sum::<usize>() as u64);
-        rest = later;
     }
     progress.finish();
     writer.finish().work()?;
     Ok(())
 }
 
+fn tokens(answer: &Answer) -> usize {
+    answer.prompt_ids.len() + answer.answer_ids.len()
+}
+
+/// `answers` in groups of at most `budget` tokens, or of one longer answer.
+pub(super) fn batches(answers: &[Answer], budget: usize) -> impl Iterator<Item = &[Answer]> {
+    let mut rest = answers;
+    std::iter::from_fn(move || {
+        let mut sum = 0;
+        let fits = |a: &&Answer| {
+            sum += tokens(a);
+            sum <= budget
+        };
+        let count = rest.iter().take_while(fits).count().max(1).min(rest.len());
+        let (batch, later) = rest.split_at(count);
+        rest = later;
+        (!batch.is_empty()).then_some(batch)
+    })
+}
+
 /// Features of a few conversations, from one packed pass.
-fn features(target: &Llama, batch: &[Answer], taps: &[usize]) -> Vec<FeatureRow> {
+pub(super) fn features(target: &Llama, batch: &[Answer], taps: &[usize]) -> Vec<FeatureRow> {
     let ids: Vec<Vec<u32>> = batch.iter().map(|a| [a.prompt_ids.as_slice(), &a.answer_ids].concat()).collect();
     let sequences: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
     let found = target.forward_full(&sequences, taps);

@@ -5,6 +5,7 @@ mod curves;
 mod exchange;
 mod inspect;
 mod kills;
+mod offline;
 mod place;
 mod refusals;
 mod wrong;

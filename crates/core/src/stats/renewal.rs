@@ -17,6 +17,9 @@ pub struct Renewal {
     /// Expected tokens over expected number of the rounds that the end of the text does not cut short: the side of a
     /// comparison with a verifier that leaves such rounds out. Both parts are zero if every round may be cut.
     pub complete_rounds: Ratio,
+    /// What `complete_rounds` would be if a round started after every token: the plain mean over rows, biased upwards
+    /// because easy stretches hold fewer starts than they hold tokens.
+    pub every_row: Ratio,
 }
 
 /// Rounds of sampled chains of `length` drafts under the token rule, along a text of `n` tokens sampled from `p`.
@@ -37,7 +40,7 @@ pub fn sampled_chain(log_p: &[f64], log_q: &[f64], length: usize) -> Result<Rene
     check(log_p, log_q, length)?;
     let mut starts = vec![0.0; n];
     starts[0] = 1.0;
-    let mut complete = Ratio { numerator: 0.0, denominator: 0.0 };
+    let (mut complete, mut every) = (NONE, NONE);
     for t in 0..n {
         let start = starts[t];
         let mut reach = 1.0;
@@ -53,15 +56,15 @@ pub fn sampled_chain(log_p: &[f64], log_q: &[f64], length: usize) -> Result<Rene
                 0.0
             };
             let mass = start * (reach - further);
-            complete.numerator += mass * (accepted + 1) as f64;
-            complete.denominator += mass;
+            add(&mut complete, mass, accepted + 1);
+            add(&mut every, reach - further, accepted + 1);
             if end < n {
                 starts[end] += mass;
             }
             reach = further;
         }
     }
-    Ok(finish(starts, complete))
+    Ok(finish(starts, complete, every))
 }
 
 /// Rounds of deterministic proposals (any tree, greedy or sampled target) along a text of `n` tokens.
@@ -77,23 +80,36 @@ pub fn deterministic(matched: &[usize]) -> Result<Renewal, StatsError> {
         return Err(StatsError::Empty { what: "matched" });
     }
     let mut starts = vec![0.0; n];
-    let mut complete = Ratio { numerator: 0.0, denominator: 0.0 };
-    let mut t = 0;
-    while t < n {
-        starts[t] = 1.0;
-        let committed = matched[t] + 1;
-        if t + committed <= n {
-            complete.numerator += committed as f64;
-            complete.denominator += 1.0;
+    let (mut complete, mut every) = (NONE, NONE);
+    let mut next = 0;
+    for (t, matched) in matched.iter().enumerate() {
+        let committed = matched + 1;
+        let whole = t + committed <= n;
+        if whole {
+            add(&mut every, 1.0, committed);
         }
-        t += committed;
+        if t == next {
+            starts[t] = 1.0;
+            if whole {
+                add(&mut complete, 1.0, committed);
+            }
+            next = t + committed;
+        }
     }
-    Ok(finish(starts, complete))
+    Ok(finish(starts, complete, every))
 }
 
-fn finish(starts: Vec<f64>, complete_rounds: Ratio) -> Renewal {
+const NONE: Ratio = Ratio { numerator: 0.0, denominator: 0.0 };
+
+/// Adds `mass` rounds of `committed` tokens.
+fn add(rounds: &mut Ratio, mass: f64, committed: usize) {
+    rounds.numerator += mass * committed as f64;
+    rounds.denominator += mass;
+}
+
+fn finish(starts: Vec<f64>, complete_rounds: Ratio, every_row: Ratio) -> Renewal {
     let all_rounds = Ratio { numerator: starts.len() as f64, denominator: starts.iter().sum() };
-    Renewal { starts, all_rounds, complete_rounds }
+    Renewal { starts, all_rounds, complete_rounds, every_row }
 }
 
 fn check(log_p: &[f64], log_q: &[f64], length: usize) -> Result<(), StatsError> {

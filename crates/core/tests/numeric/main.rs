@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod advice;
 mod bootstrap;
 mod calibration;
 mod chain;

@@ -80,7 +80,9 @@ fn estimate(p: &Law, q: &Law, length: usize, tokens: usize, text: u64) -> (Ratio
         }
     }
     let renewal = sampled_chain(&log_p, &log_q, length).unwrap();
-    (renewal.all_rounds, sum / (tokens - length) as f64)
+    let mean = sum / (tokens - length) as f64;
+    close(ratio_of_sums(&[renewal.every_row]), mean, 0.01 * mean);
+    (renewal.all_rounds, mean)
 }
 
 #[test]
@@ -151,6 +153,9 @@ fn limits_of_a_perfect_and_a_useless_drafter() {
     let never = sampled_chain(&log_p, &[f64::NEG_INFINITY; 36], 3).unwrap();
     assert_eq!(never.all_rounds, Ratio { numerator: 12.0, denominator: 12.0 });
     assert_eq!(never.starts, [1.0; 12]);
+    assert_eq!(never.every_row, never.complete_rounds);
+    // A perfect drafter commits 4 from each of the 9 rows that have room for it.
+    assert_eq!(same.every_row, Ratio { numerator: 36.0, denominator: 9.0 });
 }
 
 #[test]
@@ -160,6 +165,8 @@ fn deterministic_proposals_jump_over_what_matches() {
     assert_eq!(found.starts, [1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0]);
     assert_eq!(found.all_rounds, Ratio { numerator: 8.0, denominator: 4.0 });
     assert_eq!(found.complete_rounds, Ratio { numerator: 7.0, denominator: 3.0 });
+    // A start after every token: those after 0, 3 and 4 fit into the text.
+    assert_eq!(found.every_row, Ratio { numerator: 7.0, denominator: 3.0 });
     assert!(deterministic(&[]).is_err());
 }
 

@@ -1,5 +1,7 @@
 //! `spectrain eval`: curves of acceptance and speed of a checkpoint against its target.
 
+mod offline;
+mod profile;
 mod suite;
 
 use crate::args::EvalArgs;
@@ -27,6 +29,9 @@ const TEMPERATURES: [f64; 3] = [0.0, 0.6, 1.0];
 
 /// Runs the command.
 pub fn run(args: EvalArgs) -> Result<(), Failure> {
+    if args.offline {
+        return offline::run(&args);
+    }
     let device = device::parse(&args.device)?;
     let checkpoint = open_checkpoint(&args.checkpoint)?;
     let recipe = recipe_of(&args.checkpoint)?;
@@ -40,13 +45,13 @@ pub fn run(args: EvalArgs) -> Result<(), Failure> {
     checkpoint.check_target(&setup.target_hash, setup.tokenizer.content_hash(), &target).request()?;
     let longest = plan.lengths.iter().max().copied().unwrap_or(0);
     let suite = suite.fitting(&setup, plan.max_new_tokens + longest + 1)?;
+    let costs = match args.profile {
+        true => profile::profile(&args, &setup, &checkpoint, &suite.prompts, &plan)?,
+        false => String::new(),
+    };
     let curves = stage::evaluate(&setup, &checkpoint, &suite.prompts, &plan)?;
-    // Where JSON takes standard output, the table gives way.
-    let shown = table(&curves.evaluations, args.task);
-    match args.json.as_deref() {
-        Some(path) if path == Path::new("-") => eprint!("{shown}"),
-        _ => print!("{shown}"),
-    }
+    let conclusions = profile::conclusions(&args, &curves.evaluations)?;
+    show(args.json.as_deref(), &(costs + &table(&curves.evaluations, args.task) + &conclusions));
     if let Some(path) = &args.json {
         let settings = settings(&args, &plan, &setup, &checkpoint, &suite);
         write_json(path, &Document::new(settings, &curves.evaluations))?;
@@ -81,7 +86,11 @@ fn plan(args: &EvalArgs, recipe: &Recipe) -> Result<EvalPlan, Failure> {
     Ok(EvalPlan {
         rule,
         temperatures,
-        lengths: if args.lengths.is_empty() { LENGTHS.to_vec() } else { args.lengths.clone() },
+        lengths: match (args.lengths.is_empty(), args.profile) {
+            (true, true) => profile::LENGTHS.collect(),
+            (true, false) => LENGTHS.to_vec(),
+            (false, _) => args.lengths.clone(),
+        },
         batch: args.batch.unwrap_or(recipe.eval.batch),
         max_new_tokens: args.max_new_tokens.unwrap_or(recipe.eval.max_new_tokens),
         seed: recipe.seed,
@@ -161,6 +170,11 @@ pub(super) fn recipe_of(checkpoint: &Path) -> Result<Recipe, Failure> {
         Some(path) => Recipe::load(&path, &[]).request(),
         None => Recipe::parse("name = \"eval\"\n[target]\npath = \".\"\n", "defaults", &[]).request(),
     }
+}
+
+/// Prints `text`; where JSON takes standard output, it gives way.
+fn show(json: Option<&Path>, text: &str) {
+    if json == Some(Path::new("-")) { eprint!("{text}") } else { print!("{text}") }
 }
 
 /// Writes a result to a file, whole or not at all, or to standard output for `-`.

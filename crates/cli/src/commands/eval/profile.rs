@@ -1,0 +1,78 @@
+//! `spectrain eval --profile` and `--advice`: what rounds cost here, what speed-up that predicts, and whether
+//! speculation pays.
+
+use super::write_json;
+use crate::args::EvalArgs;
+use crate::exit::{Blame, Failure};
+use crate::stage::{self, CostPlan, EvalPlan, Setup};
+use anyhow::Context;
+use spectrain_core::advice::advise;
+use spectrain_core::costs::{CostProfile, FILE};
+use spectrain_core::evaluation::Evaluation;
+use spectrain_data::prompts::Prompt;
+use spectrain_draft::Checkpoint;
+use spectrain_report::{advice, cost_table, predictions};
+use std::path::{Path, PathBuf};
+
+/// Requests at once whose costs are measured, beside the evaluation's own number.
+const BATCHES: [usize; 4] = [1, 2, 4, 8];
+/// Draft lengths whose costs are measured unless some are named.
+pub const LENGTHS: std::ops::RangeInclusive<usize> = 1..=7;
+
+/// Measures the costs and writes them beside the checkpoint; returns them as text.
+pub fn profile(
+    args: &EvalArgs,
+    setup: &Setup,
+    checkpoint: &Checkpoint,
+    prompts: &[Prompt],
+    plan: &EvalPlan,
+) -> Result<String, Failure> {
+    let costs = CostPlan {
+        rule: plan.rule,
+        temperatures: plan.temperatures.clone(),
+        batches: BATCHES.into_iter().chain([plan.batch]).collect(),
+        lengths: plan.lengths.clone(),
+        seed: plan.seed,
+        device: args.device.clone(),
+    };
+    let found = stage::profile(setup, checkpoint, prompts, &costs)?;
+    let path = file(&args.checkpoint);
+    write_json(&path, &found)?;
+    eprintln!("profile: written to {}", path.display());
+    Ok(cost_table(&found))
+}
+
+/// What the evaluation and the costs say together: the predicted speed-ups with `--profile`, advice with `--advice`.
+pub fn conclusions(args: &EvalArgs, results: &[Evaluation]) -> Result<String, Failure> {
+    let mut text = String::new();
+    if !(args.profile || args.advice) {
+        return Ok(text);
+    }
+    let costs = read(&args.checkpoint)?;
+    if let (true, Some(costs)) = (args.profile, &costs) {
+        text += &predictions(costs, results);
+    }
+    if args.advice {
+        if costs.is_none() {
+            eprintln!("advice: without a cost table the batch is not judged; `--profile` measures one");
+        }
+        text += &advice(&advise(results, costs.as_ref()));
+    }
+    Ok(text)
+}
+
+/// Where the costs of a checkpoint lie.
+fn file(checkpoint: &Path) -> PathBuf {
+    if checkpoint.is_file() { checkpoint.with_file_name(FILE) } else { checkpoint.join(FILE) }
+}
+
+/// The costs measured earlier, if any.
+fn read(checkpoint: &Path) -> Result<Option<CostProfile>, Failure> {
+    let path = file(checkpoint);
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string()).work()?;
+    let cure = || format!("{} is no cost table; measure anew with --profile", path.display());
+    serde_json::from_str(&text).with_context(cure).request().map(Some)
+}
