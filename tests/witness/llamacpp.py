@@ -212,7 +212,8 @@ def measure_ours(args):
         command += ["--temperature", "0", "--batch", args.batch, "--limit", count, "--length", length]
         command += ["--max-new-tokens", args.max_new_tokens, "--json"]
         path = done(home / f"ours-{length}-of-{count}-by-{args.batch}.json", lambda out: run([*command, out]))
-        (evaluations[length],) = json.loads(path.read_text())
+        rows = {row["task"]: row for row in json.loads(path.read_text())["rows"] if row["length"] == length}
+        evaluations[length] = rows.pop(None) | {"tasks": rows}
     return {"prompts": prompts, "answers": answers, "evaluations": evaluations}
 
 

@@ -33,7 +33,9 @@ fn a_drafter_of_speculators_is_imported_measured_and_exported_again() {
     let eval =
         ["eval", "drafter", "--prompts", "prompts.jsonl", "--length", "3", "--max-new-tokens", "8", "--json", "-"];
     let measured: serde_json::Value = serde_json::from_str(&done(&place, &eval)).unwrap();
-    let calls = measured[0]["tokens_per_target_call"].as_f64().unwrap();
+    let drafted = |row: &&serde_json::Value| row["length"] == 3 && row["task"].is_null();
+    let row = measured["rows"].as_array().unwrap().iter().find(drafted).unwrap();
+    let calls = row["tokens_per_target_call"].as_f64().unwrap();
     assert!((1.0..=4.0).contains(&calls), "{measured}");
     let next = done(&place, &["export", "drafter", "--format", "speculators", "--out", "again"]);
     assert!(next.contains("vllm serve again"), "{next}");
