@@ -42,8 +42,13 @@ fn a_drafter_of_speculators_is_imported_measured_and_exported_again() {
     done(&place, &["import", "again", "--out", "same", "--target", "target"]);
     let weights = |dir: &str| fs::read(place.path(dir).join("drafter.safetensors")).unwrap();
     assert_eq!(weights("drafter"), weights("same"));
-    let next = done(&place, &["export", "drafter", "--format", "llamacpp", "--out", "gguf-to-be"]);
-    assert!(next.contains("convert_hf_to_gguf.py gguf-to-be --target-model-dir target"), "{next}");
+    let next = done(&place, &["export", "drafter", "--format", "vllm", "--out", "for-vllm"]);
+    assert!(next.contains("vllm serve target") && next.contains("for-vllm"), "{next}");
+    let output = place.run(&["export", "drafter", "--format", "llamacpp", "--out", "for-llamacpp"]);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("reads what enters layers, all below 4, the drafter reads [1, 2, 4]"), "{told}");
+    assert!(!place.path("for-llamacpp").exists());
 }
 
 #[test]
