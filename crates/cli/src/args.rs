@@ -170,6 +170,10 @@ pub struct EvalArgs {
     /// Say which of the usual reasons against speculation hold, each with the number that decided
     #[arg(long, conflicts_with = "offline")]
     pub advice: bool,
+    /// Split what the longest drafts lose against a perfect drafter by its causes: draft vocabulary, capacity, its own
+    /// hidden states, the way tokens are picked, the run itself
+    #[arg(long, conflicts_with = "offline")]
+    pub waterfall: bool,
     /// The target: a model directory, or a name that fetch takes
     #[arg(long, value_name = "TARGET")]
     pub target: Option<String>,

@@ -17,3 +17,4 @@ pub mod rules;
 pub mod stats;
 pub mod tokenizer;
 pub mod tree;
+pub mod waterfall;

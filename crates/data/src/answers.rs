@@ -22,6 +22,15 @@ use crate::store::{AtomicFile, StoreError, column, elements, u32_lists};
 /// Key of the schema metadata that holds [`AnswersMeta`] as JSON.
 const META_KEY: &str = "spectrain.answers";
 
+/// Tokens that all `conversations` begin with: the template's words, and the first token at least, which nothing
+/// predicts.
+pub fn shared_beginning<'a>(conversations: impl IntoIterator<Item = &'a [u32]>) -> usize {
+    let mut rest = conversations.into_iter();
+    let Some(first) = rest.next() else { return 1 };
+    let shared = |ids: &[u32]| ids.iter().zip(first).take_while(|(a, b)| a == b).count();
+    rest.map(shared).min().unwrap_or(0).max(1)
+}
+
 /// Why an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -23,6 +23,7 @@ mod table;
 mod tables;
 mod training;
 mod transcript;
+mod waterfall;
 mod words;
 
 pub use costs::{advice, cost_table, predictions};
@@ -32,3 +33,4 @@ pub use page::Report;
 pub use table::table;
 pub use training::{TrainingError, TrainingPoint, read_training};
 pub use transcript::{Origin, Transcript};
+pub use waterfall::waterfall_table;

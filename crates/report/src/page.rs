@@ -5,8 +5,9 @@ use crate::markup::Markup;
 use crate::training::TrainingPoint;
 use crate::transcript::Transcript;
 use crate::words::WORDS;
-use crate::{measured, speed, tables, training, transcript};
+use crate::{measured, speed, tables, training, transcript, waterfall};
 use spectrain_core::evaluation::Evaluation;
+use spectrain_core::waterfall::Waterfall;
 
 const STYLE: &str = concat!(include_str!("colours.css"), include_str!("figure.css"), include_str!("page.css"));
 
@@ -24,6 +25,8 @@ pub struct Report {
     pub training: Vec<TrainingPoint>,
     /// Answers to look at.
     pub transcripts: Vec<Transcript>,
+    /// What was lost to what.
+    pub waterfalls: Vec<Waterfall>,
 }
 
 impl Report {
@@ -51,6 +54,7 @@ impl Report {
             m.leaf("h2", &[], "Acceptance");
             tables::acceptance(m, &self.evaluations);
             figures(m, &measured::figures(&self.evaluations));
+            figures(m, &waterfall::figures(&self.waterfalls));
             tables::tasks(m, &self.evaluations);
             tables::definitions(m, &self.evaluations);
             m.leaf("h2", &[], "Speed");

@@ -1,5 +1,6 @@
 //! Which tokens are learned besides the answers.
 
+use spectrain_data::answers::shared_beginning;
 use spectrain_data::store::FeatureRow;
 
 /// Supervises all tokens of the conversations `among`, behind what all conversations of the store begin with: the
@@ -7,7 +8,7 @@ use spectrain_data::store::FeatureRow;
 /// not, nothing is changed.
 #[must_use]
 pub fn supervise_prompts(rows: &mut [FeatureRow], among: &[usize]) -> bool {
-    let shared = shared_beginning(rows);
+    let shared = shared_beginning(rows.iter().map(|row| row.ids.as_slice()));
     // Token i is predicted at row i − 1.
     let known = |row: &FeatureRow| row.logsumexp[shared - 1..row.ids.len() - 1].iter().all(|l| !l.is_nan());
     let all = among.iter().all(|&i| rows[i].ids.len() <= shared || known(&rows[i]));
@@ -15,13 +16,6 @@ pub fn supervise_prompts(rows: &mut [FeatureRow], among: &[usize]) -> bool {
         rows[i].loss_mask.iter_mut().skip(shared).for_each(|m| *m = true);
     }
     all
-}
-
-/// Tokens that all `rows` begin with, at least 1: nothing predicts the first.
-fn shared_beginning(rows: &[FeatureRow]) -> usize {
-    let Some((first, rest)) = rows.split_first() else { return 1 };
-    let shared = |row: &FeatureRow| row.ids.iter().zip(&first.ids).take_while(|(a, b)| a == b).count();
-    rest.iter().map(shared).min().unwrap_or(0).max(1)
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@
 //! Stored features are rounded to bf16, the verifier's are f32. `tests/e2e/offline.rs` holds what that moves below
 //! 0.5 %; on 400 greedy answers of the tiny target it was 0.01 %.
 
+mod imagined;
+
 use burn::tensor::{Int, Tensor};
 use rayon::prelude::*;
 use spectrain_core::offline::OfflineEstimate;
@@ -76,6 +78,7 @@ impl Chains {
 }
 
 /// What drafter and target say along one answer of `n` tokens behind its first.
+#[derive(Debug, Clone)]
 enum Along {
     /// `log p` `[n]`; `log q` `[n, longest]` of step `i` of the chain that starts after `t` tokens.
     Sampled { log_p: Vec<f64>, log_q: Vec<f64> },
@@ -84,6 +87,7 @@ enum Along {
 }
 
 /// One answer, ready for rounds of any length up to the longest.
+#[derive(Debug, Clone)]
 pub struct Scored {
     /// Number of its row.
     pub row: usize,
@@ -91,6 +95,8 @@ pub struct Scored {
     pub prompt: Vec<u32>,
     tokens: usize,
     longest: usize,
+    /// Whether each token is in the draft vocabulary.
+    known: Vec<bool>,
     along: Along,
 }
 
@@ -214,6 +220,7 @@ impl Offline<'_> {
             prompt: rows[p.row].ids[..p.answer].to_vec(),
             tokens: p.tokens,
             longest: self.longest,
+            known: rows[p.row].ids[p.text()].iter().map(|&token| t2d[token as usize].is_some()).collect(),
             along,
         };
         places.iter().zip(along).map(scored).collect()

@@ -8,9 +8,10 @@ use anyhow::anyhow;
 use burn::tensor::{DType, Tensor, TensorData};
 use half::bf16;
 use spectrain_core::recipe::{Drafter, Recipe};
-use spectrain_data::answers::Answer;
+use spectrain_data::answers::{Answer, shared_beginning};
 use spectrain_data::store::{FeatureRow, StoreMeta, StoreReader, StoreWriter, sha256_file};
 use spectrain_kernels::draft_loss::log_denominator;
+use spectrain_kernels::rope::indices;
 use spectrain_model::Llama;
 use std::path::{Path, PathBuf};
 
@@ -45,10 +46,12 @@ pub fn capture(setup: &Setup, recipe: &Recipe, file: &Path, run: &RunDir) -> Res
             format!("{} holds features of other answers, taps or target: remove it or set store.dir", dir.display());
         return Err(anyhow!(text)).request();
     }
+    // Prompts can be learned from as well, behind what they all begin with.
+    let shared = shared_beginning(answers.iter().map(|a| a.prompt_ids.as_slice()));
     let mut writer = StoreWriter::create(&dir, meta).work()?;
     let progress = Progress::new("capture", answers.iter().map(tokens).sum::<usize>() as u64, "tokens");
     for batch in batches(&answers, recipe.store.batch_tokens) {
-        for row in features(&setup.target, batch, &taps) {
+        for row in features(&setup.target, batch, &taps, |_| shared) {
             writer.push(row).work()?;
         }
         progress.inc(batch.iter().map(tokens).sum::<usize>() as u64);
@@ -78,14 +81,25 @@ pub(super) fn batches(answers: &[Answer], budget: usize) -> impl Iterator<Item =
     })
 }
 
-/// Features of a few conversations, from one packed pass.
-pub(super) fn features(target: &Llama, batch: &[Answer], taps: &[usize]) -> Vec<FeatureRow> {
+/// Features of a few conversations, from one packed pass. The normaliser is there for what predicts the tokens from
+/// `predicted` on.
+pub(super) fn features(
+    target: &Llama,
+    batch: &[Answer],
+    taps: &[usize],
+    predicted: impl Fn(&Answer) -> usize,
+) -> Vec<FeatureRow> {
     let ids: Vec<Vec<u32>> = batch.iter().map(|a| [a.prompt_ids.as_slice(), &a.answer_ids].concat()).collect();
     let sequences: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
     let found = target.forward_full(&sequences, taps);
     // The normaliser belongs to the stored, rounded hidden state, so that the recomputed distribution sums to one.
     let hidden = found.hidden.cast(DType::BF16);
-    let logsumexp = normalisers(target, hidden.clone().cast(DType::F32));
+    let mut end = 0;
+    let predicting = batch.iter().zip(&ids).flat_map(|(answer, ids)| {
+        end += ids.len();
+        end - ids.len() + predicted(answer) - 1..end - 1
+    });
+    let logsumexp = normalisers(target, hidden.clone().cast(DType::F32), &predicting.collect::<Vec<_>>());
     let fused = Tensor::cat(found.taps, 1).cast(DType::BF16);
     let (fused, hidden) = (host(fused), host(hidden));
     let total = logsumexp.len();
@@ -111,14 +125,16 @@ pub(super) fn features(target: &Llama, batch: &[Answer], taps: &[usize]) -> Vec<
         .collect()
 }
 
-/// Log denominators of the target's distribution at every row.
-fn normalisers(target: &Llama, hidden: Tensor<2>) -> Vec<f32> {
-    let rows = hidden.dims()[0];
-    let block = |first: usize| -> Vec<f32> {
-        let selected = hidden.clone().narrow(0, first, HEAD_ROWS.min(rows - first));
-        log_denominator(target.logits(selected)).into_data().try_to_vec().expect("an f32 tensor")
-    };
-    (0..rows).step_by(HEAD_ROWS).flat_map(block).collect()
+/// Log denominators of the target's distribution at `rows`, NaN at all others.
+fn normalisers(target: &Llama, hidden: Tensor<2>, rows: &[usize]) -> Vec<f32> {
+    let mut found = vec![f32::NAN; hidden.dims()[0]];
+    for block in rows.chunks(HEAD_ROWS) {
+        let selected = hidden.clone().select(0, indices(block.iter().copied(), target.device()));
+        let values: Vec<f32> =
+            log_denominator(target.logits(selected)).into_data().try_to_vec().expect("an f32 tensor");
+        block.iter().zip(values).for_each(|(&row, value)| found[row] = value);
+    }
+    found
 }
 
 fn host(tensor: Tensor<2>) -> Vec<bf16> {

@@ -11,6 +11,7 @@ mod report;
 mod setup;
 mod train;
 mod transcript;
+mod waterfall;
 
 pub use capture::{capture, store_dir};
 pub use estimate::estimate;
@@ -21,3 +22,4 @@ pub use profile::{CostPlan, profile};
 pub use report::write as write_report;
 pub use setup::{RunDir, Setup, bring_target, locate_target, read_questions};
 pub use train::{check as check_training, record_measurements, train};
+pub use waterfall::waterfalls;

@@ -138,7 +138,7 @@ fn stored_temperatures(store: &StoreReader) -> Result<Vec<f64>, Failure> {
 }
 
 /// Answers by candidate.
-type ByCandidate = Vec<Vec<Scored>>;
+pub(super) type ByCandidate = Vec<Vec<Scored>>;
 
 fn from_store(
     setup: &Setup,
@@ -180,16 +180,28 @@ fn from_fresh(
     temperature: f64,
     chains: (Chains, usize),
 ) -> Result<ByCandidate, Failure> {
-    let Answers::Fresh { batch_tokens, .. } = answers else { return Ok(Vec::new()) };
     let written = answer(setup, answers, temperature)?;
+    score(setup, candidates, &written, answers, temperature, chains)
+}
+
+/// Leads every candidate along answers that were made from [`Answers::Fresh`].
+pub(super) fn score(
+    setup: &Setup,
+    candidates: &[Candidate],
+    written: &[Answer],
+    answers: &Answers,
+    temperature: f64,
+    chains: (Chains, usize),
+) -> Result<ByCandidate, Failure> {
+    let Answers::Fresh { batch_tokens, .. } = answers else { return Ok(Vec::new()) };
     let mut taps: Vec<usize> = candidates.iter().flat_map(|c| c.taps()).copied().collect();
     taps.sort_unstable();
     taps.dedup();
     let tokens = written.iter().map(|a| a.prompt_ids.len() + a.answer_ids.len()).sum::<usize>();
     let progress = Progress::new(&format!("offline T={temperature}"), tokens as u64, "tokens");
     let mut scored: ByCandidate = candidates.iter().map(|_| Vec::new()).collect();
-    for group in batches(&written, *batch_tokens) {
-        let rows = features(&setup.target, group, &taps);
+    for group in batches(written, *batch_tokens) {
+        let rows = features(&setup.target, group, &taps, |answer| answer.prompt_ids.len());
         lead(setup, candidates, &rows, &taps, chains, &mut scored)?;
         progress.inc(rows.iter().map(|row| row.ids.len()).sum::<usize>() as u64);
     }
@@ -198,7 +210,7 @@ fn from_fresh(
 }
 
 /// The target's answers to the prompts.
-fn answer(setup: &Setup, answers: &Answers, temperature: f64) -> Result<Vec<Answer>, Failure> {
+pub(super) fn answer(setup: &Setup, answers: &Answers, temperature: f64) -> Result<Vec<Answer>, Failure> {
     let Answers::Fresh { prompts, max_new_tokens, batch, seed, .. } = answers else { return Ok(Vec::new()) };
     let encoded: Vec<Vec<u32>> = prompts.iter().map(|p| setup.encode(p)).collect::<Result<_, _>>()?;
     let (seed, capacity) = (seed ^ SEED_SHIFT, encoded.iter().map(Vec::len).max().unwrap_or(0) + max_new_tokens);

@@ -29,6 +29,7 @@ pub fn write(setup: &Setup, recipe: &Recipe, run: &RunDir, curves: Curves) -> Re
     if let Some(curve) = curve_svg(&evaluations) {
         run.write("curve.svg", &curve)?;
     }
-    let report = Report { title: recipe.name.clone(), facts, evaluations, training, transcripts };
+    let report =
+        Report { title: recipe.name.clone(), facts, evaluations, training, transcripts, waterfalls: Vec::new() };
     run.write("report.html", &report.html())
 }

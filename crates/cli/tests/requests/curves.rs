@@ -93,6 +93,33 @@ fn one_point_is_one_measurement_beside_plain_decoding() {
 }
 
 #[test]
+fn a_waterfall_adds_up_to_a_perfect_drafter() {
+    let place = trained();
+    let rules = [("token", 1.0), ("sampled-match", 1.0), ("token", 0.0)];
+    for (rule, temperature) in rules {
+        let (shown, file) = (temperature.to_string(), format!("{rule}-{temperature}.json"));
+        let point = ["--rule", rule, "--temperature", &shown, "--length", "3", "--waterfall", "--json", &file];
+        let table = String::from_utf8(done(&place, &[point.as_slice(), &["--report", "fall.html"]].concat()).stdout);
+        assert!(table.unwrap().contains("− vocabulary"));
+        assert!(fs::read_to_string(place.path("fall.html")).unwrap().contains("Where the tokens go"));
+        let document: Value = serde_json::from_slice(&fs::read(place.path(&file)).unwrap()).unwrap();
+        let fall = &document["waterfalls"][0];
+        let lost = |cause: &str| {
+            let losses = fall["losses"].as_array().unwrap();
+            losses.iter().find(|l| l["cause"] == cause).unwrap()["tokens"].as_f64().unwrap()
+        };
+        let measured = fall["tokens_per_target_call"].as_f64().unwrap();
+        let causes = ["vocabulary", "capacity", "exposure", "sampling-mode", "runtime"];
+        let sum: f64 = causes.iter().map(|cause| lost(cause)).sum();
+        assert!((sum + measured - 4.0).abs() < 1e-9, "{fall}");
+        assert!(lost("vocabulary") > 0.0 && lost("capacity") > 0.0, "words are missing, and it is no perfect drafter");
+        assert_eq!(lost("sampling-mode") != 0.0, rule == "sampled-match", "{fall}");
+        // Greedy texts are the same on both sides, but for the stored features' rounding.
+        assert!(temperature > 0.0 || lost("runtime").abs() < 0.05, "{fall}");
+    }
+}
+
+#[test]
 fn prompts_without_room_are_left_out_aloud() {
     let place = trained();
     let long = vec!["w5"; 300].join(" ");

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::waterfall::Waterfall;
+
 use super::{Counted, Evaluation, Memory, Seconds, fastest};
 
 /// Name of the form.
@@ -22,6 +24,9 @@ pub struct Document<'a, S> {
     pub fastest: Vec<Fastest>,
     /// By temperature, then length, then task.
     pub rows: Vec<Row<'a>>,
+    /// What was lost to what, by temperature, if it was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub waterfalls: Vec<Waterfall>,
 }
 
 /// The fastest length of one curve.
@@ -80,6 +85,7 @@ impl<'a, S> Document<'a, S> {
             settings,
             fastest: curves.clone().filter_map(quickest).collect(),
             rows: curves.flat_map(curve_rows).collect(),
+            waterfalls: Vec::new(),
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use crate::sample::{nothing, two};
 use roxmltree::{Document, Node, ParsingOptions};
+use spectrain_core::rules::Rule;
+use spectrain_core::waterfall::Waterfall;
 use spectrain_report::{Origin, Report, TrainingPoint, Transcript};
 
 fn parsed(html: &str) -> Document<'_> {
@@ -36,6 +38,7 @@ fn full() -> Report {
         evaluations: two(),
         training: training(),
         transcripts: vec![Transcript { task: "<code>".to_string(), pieces }],
+        waterfalls: vec![Waterfall::new((0.0, Rule::Greedy, 4), [4.5, 2.0, 1.75, 1.75], 1.8)],
     }
 }
 
@@ -69,6 +72,7 @@ fn every_figure_says_what_it_is() {
         "Conditional acceptance",
         "Accepted lengths",
         "Acceptance length by task",
+        "Where the tokens go",
         "Output tokens per second",
         "Where the time goes",
         "Loss",

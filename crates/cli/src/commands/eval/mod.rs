@@ -7,17 +7,19 @@ mod suite;
 use crate::args::EvalArgs;
 use crate::device;
 use crate::exit::{Blame, Failure};
-use crate::stage::{self, EvalPlan, Setup};
+use crate::stage::{self, Answers, Candidate, EvalPlan, Setup};
 use anyhow::{Context, anyhow};
 use serde::Serialize;
 use serde_json::json;
+use spectrain_core::evaluation::Evaluation;
 use spectrain_core::evaluation::document::Document;
 use spectrain_core::recipe::Recipe;
 use spectrain_core::rules::Rule;
+use spectrain_core::waterfall::Waterfall;
 use spectrain_data::weights::write_atomically;
 use spectrain_draft::Checkpoint;
 use spectrain_draft::checkpoint::DrafterConfig;
-use spectrain_report::{Report, table};
+use spectrain_report::{Report, table, waterfall_table};
 use std::io::Write;
 use std::path::Path;
 use suite::Suite;
@@ -50,17 +52,23 @@ pub fn run(args: EvalArgs) -> Result<(), Failure> {
         false => String::new(),
     };
     let curves = stage::evaluate(&setup, &checkpoint, &suite.prompts, &plan)?;
+    let waterfalls = match args.waterfall {
+        true => waterfalls(&args, &setup, &checkpoint, &recipe, (&suite, &plan), &curves.evaluations)?,
+        false => Vec::new(),
+    };
     let conclusions = profile::conclusions(&args, &curves.evaluations)?;
-    show(args.json.as_deref(), &(costs + &table(&curves.evaluations, args.task) + &conclusions));
+    let text = costs + &table(&curves.evaluations, args.task) + &waterfall_table(&waterfalls) + &conclusions;
+    show(args.json.as_deref(), &text);
     if let Some(path) = &args.json {
         let settings = settings(&args, &plan, &setup, &checkpoint, &suite);
-        write_json(path, &Document::new(settings, &curves.evaluations))?;
+        let waterfalls = waterfalls.clone();
+        write_json(path, &Document { waterfalls, ..Document::new(settings, &curves.evaluations) })?;
     }
     if let Some(path) = &args.report {
         let facts = facts(&args, &setup, &checkpoint, &suite);
         let title = format!("Evaluation of {}", args.checkpoint.display());
         let (evaluations, transcripts) = (curves.evaluations, curves.transcripts);
-        let report = Report { title, facts, evaluations, training: Vec::new(), transcripts };
+        let report = Report { title, facts, evaluations, training: Vec::new(), transcripts, waterfalls };
         write_file(path, &report.html())?;
     }
     Ok(())
@@ -96,6 +104,26 @@ fn plan(args: &EvalArgs, recipe: &Recipe) -> Result<EvalPlan, Failure> {
         seed: recipe.seed,
         slo: args.slo,
     })
+}
+
+/// What the drafts of each temperature lost to what.
+fn waterfalls(
+    args: &EvalArgs,
+    setup: &Setup,
+    checkpoint: &Checkpoint,
+    recipe: &Recipe,
+    (suite, plan): (&Suite, &EvalPlan),
+    evaluations: &[Evaluation],
+) -> Result<Vec<Waterfall>, Failure> {
+    let candidate = Candidate::load(setup, args.checkpoint.display().to_string(), checkpoint)?;
+    let answers = Answers::Fresh {
+        prompts: suite.prompts.clone(),
+        max_new_tokens: plan.max_new_tokens,
+        batch: plan.batch,
+        batch_tokens: recipe.store.batch_tokens,
+        seed: plan.seed,
+    };
+    stage::waterfalls(setup, &candidate, &answers, evaluations)
 }
 
 /// Refuses a file whose directory is not there, before any work.
