@@ -38,6 +38,7 @@ fn values_out_of_range() {
         ("data.temperature=0", "data.temperature is 0.0; it must be a number above 0"),
         ("loss.temperature=inf", "loss.temperature is inf; it must be a number above 0"),
         ("loss.step_decay=1.1", "loss.step_decay is 1.1; it must be above 0 and at most 1"),
+        ("loss.feature_weight=-1", "loss.feature_weight is -1.0; it must be 0 or more"),
         ("train.learning_rate=-1e-4", "train.learning_rate is -0.0001; it must be a number above 0"),
         ("train.eps=0", "train.eps is 0.0; it must be a number above 0"),
         ("train.clip_norm=0", "train.clip_norm is 0.0; it must be a number above 0"),
