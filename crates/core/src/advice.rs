@@ -42,10 +42,12 @@ pub const NOT_JUDGED: [(&str, &str); 4] = [
     ("another tokenizer or an upgraded target", "such a drafter is refused when it is loaded"),
 ];
 
-/// Judges every case that `evaluations` of one checkpoint tell, with `costs` those that depend on the batch.
+/// Judges every case that `evaluations` of one checkpoint tell, with `costs` those that depend on the batch. Of each
+/// temperature the draft length with most tokens per second is judged: what one would serve.
 pub fn advise(evaluations: &[Evaluation], costs: Option<&CostProfile>) -> Vec<Finding> {
     let mut found = Vec::new();
-    for e in evaluations {
+    let served = quickest(evaluations);
+    for &e in &served {
         found.extend([slower(e), idle_acceptance(e), low_acceptance(e), volatile(e), late_drafts(e), short_answers(e)]);
         found.extend(other_text(e));
         found.push(approximate(e));
@@ -54,8 +56,14 @@ pub fn advise(evaluations: &[Evaluation], costs: Option<&CostProfile>) -> Vec<Fi
         }
         found.extend(costs.and_then(|c| saturated(e, c)));
     }
-    found.extend(cliffs(evaluations));
+    found.extend(cliffs(&served, evaluations));
     found
+}
+
+/// The quickest evaluation of each temperature; those of one temperature lie side by side.
+fn quickest(evaluations: &[Evaluation]) -> Vec<&Evaluation> {
+    let curves = evaluations.chunk_by(|a, b| a.temperature == b.temperature);
+    curves.filter_map(|c| c.iter().max_by(|a, b| a.tokens_per_second.total_cmp(&b.tokens_per_second))).collect()
 }
 
 /// `T=1 K=4`.
@@ -184,10 +192,10 @@ fn saturated(e: &Evaluation, costs: &CostProfile) -> Option<Finding> {
 }
 
 /// Drafts that sampling loses: each temperature above 0 against greedy at the same length.
-fn cliffs(evaluations: &[Evaluation]) -> Vec<Finding> {
+fn cliffs(served: &[&Evaluation], evaluations: &[Evaluation]) -> Vec<Finding> {
     let accepted = |e: &Evaluation| e.overall.acceptance.accepted_per_target_call;
     let mut found = Vec::new();
-    for warm in evaluations.iter().filter(|e| e.temperature > 0.0) {
+    for &warm in served.iter().filter(|e| e.temperature > 0.0) {
         let cold = evaluations.iter().find(|e| e.temperature == 0.0 && e.length == warm.length);
         found.extend(cold.map(|cold| {
             let reason = format!(
