@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
+    /// The last round of an answer reaches past its end, whoever drafts.
+    TextEnd,
     /// Words outside the draft vocabulary end a draft, whoever drafts.
     Vocabulary,
     /// The drafter is not its target, even where it reads the target's features.
@@ -22,11 +24,13 @@ pub enum Cause {
 
 impl Cause {
     /// In the order of the chart.
-    pub const ALL: [Self; 5] = [Self::Vocabulary, Self::Capacity, Self::Exposure, Self::SamplingMode, Self::Runtime];
+    pub const ALL: [Self; 6] =
+        [Self::TextEnd, Self::Vocabulary, Self::Capacity, Self::Exposure, Self::SamplingMode, Self::Runtime];
 
     /// Name in tables.
     pub fn name(self) -> &'static str {
         match self {
+            Self::TextEnd => "text end",
             Self::Vocabulary => "vocabulary",
             Self::Capacity => "capacity",
             Self::Exposure => "exposure",
@@ -61,10 +65,10 @@ pub struct Waterfall {
 }
 
 impl Waterfall {
-    /// The chart of a drafter whose imagined forms commit `imagined` tokens per target call: the best that its
-    /// vocabulary allows, itself led by the target at every step, itself as it drafts, itself with the tokens that are
-    /// really drafted. `measured` is the verifier's figure.
-    pub fn new((temperature, rule, length): (f64, Rule, usize), imagined: [f64; 4], measured: f64) -> Self {
+    /// The chart of a drafter whose imagined forms commit `imagined` tokens per target call: a perfect one on the same
+    /// text, the best that its vocabulary allows, itself led by the target at every step, itself as it drafts, itself
+    /// with the tokens that are really drafted. `measured` is the verifier's figure.
+    pub fn new((temperature, rule, length): (f64, Rule, usize), imagined: [f64; 5], measured: f64) -> Self {
         let mut before = (length + 1) as f64;
         let steps = imagined.into_iter().chain([measured]);
         let loss = |(cause, after): (Cause, f64)| {

@@ -31,7 +31,8 @@ pub(crate) fn figures(waterfalls: &[Waterfall]) -> Vec<Figure> {
     };
     let chart = || StackedChart {
         title: "Where the tokens go".to_string(),
-        note: "A perfect drafter commits K + 1 tokens by target call. Vocabulary: words that no draft can hold. \
+        note: "A perfect drafter commits K + 1 tokens by target call. Text end: the \
+               last round of an answer reaches past it. Vocabulary: words that no draft can hold. \
                Capacity: the drafter is not its target, even where it reads the target's features. Exposure: behind \
                its first token it reads its own. Sampling mode: its likeliest token is drafted, not a draw. Runtime: \
                what the verifier measured differently, mostly chance where T is above 0."

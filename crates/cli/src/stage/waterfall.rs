@@ -43,9 +43,10 @@ fn waterfall(
         Rule::SampledMatch => along(Chains::Sampled(temperature))?,
         _ => drafted.clone(),
     };
+    let perfect: Vec<Scored> = own.iter().map(Scored::perfect).collect();
     let best: Vec<Scored> = own.iter().map(Scored::best_of_vocabulary).collect();
     let led: Vec<Scored> = own.iter().map(Scored::always_led).collect();
-    let imagined = [tokens(&best)?, tokens(&led)?, tokens(&own)?, tokens(&drafted)?];
+    let imagined = [tokens(&perfect)?, tokens(&best)?, tokens(&led)?, tokens(&own)?, tokens(&drafted)?];
     let found = measured.overall.acceptance.tokens_per_target_call;
     Ok(Waterfall::new((temperature, rule, length), imagined, found))
 }

@@ -7,8 +7,13 @@ use std::process::Output;
 
 /// A place with a trained drafter and a suite of three tasks in Spec-Bench's form, listed task after task.
 fn trained() -> Place {
+    trained_with(&[])
+}
+
+/// The same with keys of the recipe overridden.
+fn trained_with(sets: &[&str]) -> Place {
     let place = Place::new();
-    let output = place.run(&["fit", "recipe.toml"]);
+    let output = place.run(&[&["fit", "recipe.toml"], sets].concat());
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let row = |id: usize, task: &str| {
         format!(
@@ -94,7 +99,7 @@ fn one_point_is_one_measurement_beside_plain_decoding() {
 
 #[test]
 fn a_waterfall_adds_up_to_a_perfect_drafter() {
-    let place = trained();
+    let place = trained_with(&["--set", "drafter.draft_vocab=8"]);
     let rules = [("token", 1.0), ("sampled-match", 1.0), ("token", 0.0)];
     for (rule, temperature) in rules {
         let (shown, file) = (temperature.to_string(), format!("{rule}-{temperature}.json"));
@@ -109,10 +114,13 @@ fn a_waterfall_adds_up_to_a_perfect_drafter() {
             losses.iter().find(|l| l["cause"] == cause).unwrap()["tokens"].as_f64().unwrap()
         };
         let measured = fall["tokens_per_target_call"].as_f64().unwrap();
-        let causes = ["vocabulary", "capacity", "exposure", "sampling-mode", "runtime"];
+        let causes = ["text-end", "vocabulary", "capacity", "exposure", "sampling-mode", "runtime"];
         let sum: f64 = causes.iter().map(|cause| lost(cause)).sum();
         assert!((sum + measured - 4.0).abs() < 1e-9, "{fall}");
-        assert!(lost("vocabulary") > 0.0 && lost("capacity") > 0.0, "words are missing, and it is no perfect drafter");
+        assert!(lost("text-end") >= 0.0 && lost("capacity") > 0.0, "it is no perfect drafter: {fall}");
+        // Greedy text may keep to words that the drafter has.
+        let missing = lost("vocabulary");
+        assert!(if temperature > 0.0 { missing > 0.0 } else { missing >= 0.0 }, "words are missing: {fall}");
         assert_eq!(lost("sampling-mode") != 0.0, rule == "sampled-match", "{fall}");
         // Greedy texts are the same on both sides, but for the stored features' rounding.
         assert!(temperature > 0.0 || lost("runtime").abs() < 0.05, "{fall}");

@@ -38,7 +38,7 @@ fn full() -> Report {
         evaluations: two(),
         training: training(),
         transcripts: vec![Transcript { task: "<code>".to_string(), pieces }],
-        waterfalls: vec![Waterfall::new((0.0, Rule::Greedy, 4), [4.5, 2.0, 1.75, 1.75], 1.8)],
+        waterfalls: vec![Waterfall::new((0.0, Rule::Greedy, 4), [4.75, 4.5, 2.0, 1.75, 1.75], 1.8)],
     }
 }
 

@@ -3,6 +3,11 @@
 use super::{Along, Scored};
 
 impl Scored {
+    /// A perfect drafter: it proposes the target's own distribution.
+    pub fn perfect(&self) -> Self {
+        self.imagined(|log_p, _, at, _| log_p[at], |_, _, _| true)
+    }
+
     /// The best drafter with the same draft vocabulary: it proposes the target's own distribution over the words that
     /// it has, so every one of them is accepted.
     pub fn best_of_vocabulary(&self) -> Self {
@@ -58,8 +63,9 @@ mod tests {
         assert_eq!(depths(&real), (vec![1.0, 0.0, 1.0], 2.0));
         assert_eq!(depths(&real.always_led()), (vec![1.0, 0.0, 1.0], 2.0));
         assert_eq!(depths(&real.best_of_vocabulary()), (vec![1.0, 0.0, 1.0], 2.0));
+        assert_eq!(depths(&real.perfect()), (vec![1.0, 0.0, 0.0], 1.0));
         let all = Scored { known: vec![true; 3], ..real };
-        assert_eq!(depths(&all.best_of_vocabulary()), (vec![1.0, 0.0, 0.0], 1.0));
+        assert_eq!(depths(&all.best_of_vocabulary()), depths(&all.perfect()));
     }
 
     #[test]
