@@ -10,10 +10,11 @@ shares no code with us. Steps, each kept in the work directory and not repeated:
   serve    llama-server with the drafter, for every draft length: the prompts as token ids
   compare  texts, accepted over drafted tokens, and the share accepted at every position of the draft
 
-The server logs accepted and drafted tokens of every round. The rounds are trimmed as ours are, at a stop token and at
-the longest answer (it is asked for longer ones, since it shortens drafts towards the end of an answer). The exit code
-is 0 if everything agrees, 1 if not. Python needs torch, transformers, sentencepiece and pyarrow; cmake, ninja and a
-C++ compiler build the server.
+The server logs every draft and how much of it was accepted. Rounds are trimmed as ours are, at a stop token and at the
+longest answer: the server is asked for longer ones, since it shortens drafts towards the end of an answer, and a stop
+token that was drafted counts as accepted, which it does there only in the draft's last place. The exit code is 0 if
+everything agrees, 1 if not. Python needs torch, transformers, sentencepiece and pyarrow; cmake, ninja and a C++
+compiler build the server.
 """
 
 import argparse
@@ -47,10 +48,13 @@ SERVE = [
     "--offline", "--no-ui", "--no-warmup", "--metrics", "--parallel", "1", "--fit", "off", "--cache-ram", "0",
     "--flash-attn", "off", "--cache-type-k", "f32", "--cache-type-v", "f32", "--spec-draft-type-k", "f32",
     "--spec-draft-type-v", "f32", "--spec-type", "draft-eagle3", "--spec-draft-n-min", "0", "--spec-draft-p-min", "0",
-    "--no-spec-draft-backend-sampling",
+    "--no-spec-draft-backend-sampling", "--verbosity", "5",
 ]
 GREEDY = {"temperature": 0, "top_k": 1, "samplers": ["top_k"], "cache_prompt": False, "return_tokens": True}
-ROUND = re.compile(r"task (\d+) \| accepted +(\d+)/ *(\d+) draft tokens")
+# Of the server's log: the best candidate for a position of a draft, and what became of the draft.
+ROUND = re.compile(
+    r"draft candidate +0, pos +(\d+): +(\d+) |task (\d+) \| accepted +(\d+)/ *(\d+) draft tokens$", re.MULTILINE
+)
 POSITION = re.compile(r'^llamacpp:spec_decode_num_accepted_tokens_per_pos_total\{position="(\d+)"\} (\d+)', re.M)
 OVERALL_BOUND = 0.05  # relative difference of accepted over drafted tokens
 POSITION_BOUND = 2.0  # difference of a position's rate over the standard error of that difference
@@ -64,7 +68,7 @@ def arguments():
     add("--target", type=Path, default=Path("checkpoints/smollm2-135m-instruct"), help="default %(default)s")
     add("--prompts", type=Path, default=Path("eval/heldout.jsonl"), help="default %(default)s")
     add("--limit", type=int, help="prompts taken, from the start of the file [default: all]")
-    add("--even", action="store_true", help="length K takes 1/K of these prompts: all draft about as many tokens")
+    add("--even", action="store_true", help="length K takes 2/(K+1) of these prompts: all draft about as many tokens")
     add("--spectrain", type=Path, default=Path("target/release/spectrain"), help="default %(default)s")
     add("--sdist", type=Path, help=f"archive or unpacked directory of {SDIST} [default: pip downloads it]")
     add("--server", type=Path, help="a llama-server built from the same sources, instead of building one")
@@ -193,7 +197,7 @@ def convert(args, sources):
 
 def taken(args, length, count):
     """How many of `count` prompts a draft length takes."""
-    return math.ceil(count / length) if args.even else count
+    return math.ceil(2 * count / (length + 1)) if args.even else count
 
 
 def measure_ours(args):
@@ -202,19 +206,25 @@ def measure_ours(args):
     prompts = [json.loads(line) for line in args.prompts.read_text().splitlines() if line.strip()][: args.limit]
     for prompt in prompts:
         prompt["task"] = prompt["id"]
-    asked = kept(args) / "prompts.jsonl"
-    asked.write_text("".join(json.dumps(prompt) + "\n" for prompt in prompts))
-    answers = generate(args, asked, len(prompts))
+    answers = generate(args, write_prompts(args, prompts), len(prompts))
     evaluations = {}
     for length in args.lengths:
-        command = [args.spectrain, "eval", args.checkpoint, "--target", args.target, "--prompts", asked]
         count = taken(args, length, len(prompts))
+        asked = write_prompts(args, prompts[:count])
+        command = [args.spectrain, "eval", args.checkpoint, "--target", args.target, "--prompts", asked]
         command += ["--temperature", "0", "--batch", args.batch, "--limit", count, "--length", length]
         command += ["--max-new-tokens", args.max_new_tokens, "--json"]
         path = done(home / f"ours-{length}-of-{count}-by-{args.batch}.json", lambda out: run([*command, out]))
         rows = {row["task"]: row for row in json.loads(path.read_text())["rows"] if row["length"] == length}
         evaluations[length] = rows.pop(None) | {"tasks": rows}
     return {"prompts": prompts, "answers": answers, "evaluations": evaluations}
+
+
+def write_prompts(args, prompts):
+    """A file of exactly these prompts: which ones a limit leaves depends on their tasks."""
+    path = kept(args) / f"prompts-{len(prompts)}.jsonl"
+    path.write_text("".join(json.dumps(prompt) + "\n" for prompt in prompts))
+    return path
 
 
 def generate(args, asked, count):
@@ -314,21 +324,29 @@ def encode(server, prompt):
 
 
 def rounds(replies, log):
-    """Adds `rounds`, pairs of accepted and drafted tokens, to every reply; the log has them by task, in order."""
-    tasks = {}
-    for task, accepted, drafted in ROUND.findall(log):
-        tasks.setdefault(int(task), []).append((int(accepted), int(drafted)))
+    """Adds `drafts` to every reply, a list of tokens a round, and checks the log against the reply's counters.
+
+    The log has rounds by task, and tasks in the order of the replies; a reply without drafts has no rounds.
+    """
+    tasks, draft = {}, []
+    for position, token, task, accepted, drafted in ROUND.findall(log):
+        if token:
+            draft = draft[: int(position)] + [int(token)]
+        else:
+            tasks.setdefault(int(task), []).append((int(accepted), draft[: int(drafted)]))
     logged = iter([tasks[task] for task in sorted(tasks)])
     for reply in replies:
-        reply["rounds"] = next(logged) if reply["drafted"] else []
-        totals = (sum(a for a, _ in reply["rounds"]), sum(d for _, d in reply["rounds"]))
+        found = next(logged) if reply["drafted"] else []
+        totals = (sum(accepted for accepted, _ in found), sum(len(draft) for _, draft in found))
         assert totals == (reply["accepted"], reply["drafted"]), f"the log has {totals}, the reply {reply}"
+        reply["rounds"] = [accepted for accepted, _ in found]
+        reply["drafts"] = [draft for _, draft in found]
     assert next(logged, None) is None, "the log has rounds of no reply"
 
 
 def check_counters(replies, length, positions):
     """The server's own counters per position must be those of the log."""
-    logged = [sum(a > j for reply in replies for a, _ in reply["rounds"]) for j in range(length)]
+    logged = [sum(accepted > j for reply in replies for accepted in reply["rounds"]) for j in range(length)]
     assert [int(count) for _, count in positions] == logged, f"counters {positions}, log {logged}"
 
 
@@ -338,20 +356,22 @@ def check_counters(replies, length, positions):
 def trimmed(reply, stops, longest, length):
     """Accepted tokens of each round as `spectrain eval` counts them, and the trimmed answer.
 
-    The first token is the prompt's. A round commits its accepted drafts and one token more, up to a stop token or the
-    longest answer; drafts behind that end do not count as accepted.
+    The first token is the prompt's. A round commits its accepted drafts, those that are the answer's next tokens, and
+    one token more, up to a stop token or the longest answer.
     """
     ids, accepted = reply["ids"], []
     written = 1
-    for taken, drafted in reply["rounds"]:
+    for draft, counted in zip(reply["drafts"], reply["rounds"]):
         if written >= longest or ids[written - 1] in stops:
             break
-        assert drafted == length, f"a round within the answer drafted {drafted} of {length}"
-        tokens = ids[written : written + taken + 1]
-        end = next((i + 1 for i, token in enumerate(tokens) if token in stops), len(tokens))
-        kept = min(end, longest - written)
-        accepted.append(min(taken, kept))
-        written += kept
+        assert len(draft) == length, f"a round within the answer drafted {draft}, not {length} tokens"
+        end = next((i + 1 for i in range(written, len(ids)) if ids[i] in stops), len(ids))
+        room = ids[written : min(end, longest)]
+        same = next((i for i, (a, b) in enumerate(zip(draft, room)) if a != b), min(len(draft), len(room)))
+        stopped = same > 0 and room[same - 1] in stops and same < length
+        assert counted == same - stopped or same == len(room) <= counted, f"{counted} accepted of {draft} before {room}"
+        accepted.append(same)
+        written += min(same + 1, len(room))
     return accepted, ids[:written]
 
 
