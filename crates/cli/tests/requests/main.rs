@@ -7,5 +7,6 @@ mod inspect;
 mod kills;
 mod offline;
 mod place;
+mod prompts;
 mod refusals;
 mod wrong;
