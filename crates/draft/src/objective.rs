@@ -19,7 +19,7 @@ pub struct Objective {
 /// Sums over the supervised rows of one unroll step.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct StepLoss {
-    /// Σ loss, in nats.
+    /// Σ loss: nats, and the weighted feature loss where there is one.
     pub loss: f64,
     /// Σ overlap `Σ min(p, q)` with the target's true distribution: teacher-forced, a proxy of acceptance.
     pub overlap: f64,

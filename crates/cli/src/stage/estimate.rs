@@ -133,7 +133,8 @@ fn probe_pass(setup: &Setup) -> Pass {
 
 /// Seconds of a training step per packed row.
 fn probe_step(setup: &Setup, recipe: &Recipe, drafter: &Eagle3Drafter) -> f64 {
-    let rows = [invented(drafter, recipe.train.batch_tokens.min(256).max(recipe.loss.unroll + 2))];
+    let tokens = recipe.train.batch_tokens.min(256).max(recipe.loss.unroll + 2);
+    let rows = [invented(drafter, tokens, recipe.train.prompts)];
     let device = setup.target.device().clone().autodiff();
     let weights = Eagle3::init(&drafter.config, setup.target.norm().clone(), &drafter.scale, 0, &device);
     // More epochs than the time allows.
@@ -156,8 +157,8 @@ fn probe_step(setup: &Setup, recipe: &Recipe, drafter: &Eagle3Drafter) -> f64 {
     time.as_secs_f64() / steps.max(1) as f64 / rows[0].ids.len() as f64
 }
 
-/// A conversation that never was, with features of a likely size.
-fn invented(drafter: &Eagle3Drafter, tokens: usize) -> FeatureRow {
+/// A conversation that never was, with features of a likely size; all of it is supervised if `prompts` are.
+fn invented(drafter: &Eagle3Drafter, tokens: usize, prompts: bool) -> FeatureRow {
     let c = &drafter.config;
     let noise = |stream: u64, n: usize| {
         let key = Key::new(0, stream, 0, Purpose::Init);
@@ -167,7 +168,7 @@ fn invented(drafter: &Eagle3Drafter, tokens: usize) -> FeatureRow {
         request: 0,
         ids: (0..tokens).map(|i| (i % c.vocab_size) as u32).collect(),
         // Two tokens of three are an answer's, as in most chats.
-        loss_mask: (0..tokens).map(|i| 3 * i >= tokens).collect(),
+        loss_mask: (0..tokens).map(|i| prompts || 3 * i >= tokens).collect(),
         taps: noise(1, tokens * c.taps.len() * c.hidden_size),
         last_hidden: noise(2, tokens * c.hidden_size),
         logsumexp: vec![(c.vocab_size as f32).ln() + 1.0; tokens],

@@ -21,8 +21,11 @@ pub fn write(setup: &Setup, recipe: &Recipe, run: &RunDir, curves: Curves) -> Re
             "drafter",
             format!("eagle3, draft vocabulary {}", drafter.draft_vocab.size(setup.target.config().vocab_size)),
         ),
-        fact("loss", format!("{}, {} unroll steps", loss.kind, loss.unroll)),
-        fact("training", format!("{} epochs over {} answer tokens", train.epochs, recipe.data.answer_tokens)),
+        fact("loss", format!("{}; {} unroll steps", loss.label(), loss.unroll)),
+        fact("training", {
+            let prompts = if train.prompts { " and their prompts" } else { "" };
+            format!("{} epochs over {} answer tokens{prompts}", train.epochs, recipe.data.answer_tokens)
+        }),
         fact("spectrain", env!("CARGO_PKG_VERSION").to_owned()),
     ];
     let Curves { evaluations, transcripts } = curves;

@@ -270,7 +270,7 @@ fn provenance(setup: &Setup, recipe: &Recipe, run: &RunDir) -> Result<Provenance
         target: setup.dir.display().to_string(),
         rule: recipe.verifier.rule.to_string(),
         guarantee: recipe.verifier.rule.guarantee().to_string(),
-        loss: format!("{} at temperature {}", recipe.loss.kind, recipe.loss.temperature),
+        loss: recipe.loss.label(),
         step: 0,
         run: sha256(depends.to_string().as_bytes()),
         version: env!("CARGO_PKG_VERSION").to_string(),

@@ -153,6 +153,15 @@ impl Loss {
         };
         self.step_weights.clone().unwrap_or_else(|| decayed().collect())
     }
+
+    /// What is minimised, in words: the label of checkpoints, exports and reports.
+    pub fn label(&self) -> String {
+        let of_distributions = format!("{} at temperature {}", self.kind, self.temperature);
+        match self.feature_weight > 0.0 {
+            true => format!("{of_distributions}, and {} times the distance of hidden states", self.feature_weight),
+            false => of_distributions,
+        }
+    }
 }
 
 table! {

@@ -223,3 +223,10 @@ fn the_reference_recipe_fits_its_target() {
     assert_eq!(recipe.check(&SMOLLM2), Ok(()));
     assert_eq!(eagle3(&recipe).taps_for(30), Eagle3::default().taps_for(30));
 }
+
+#[test]
+fn the_label_of_a_loss_names_all_of_it() {
+    assert_eq!(set(&[]).unwrap().loss.label(), "lk at temperature 1");
+    let both = set(&["loss.kind=\"kl\"", "loss.feature_weight=2"]).unwrap().loss.label();
+    assert_eq!(both, "kl at temperature 1, and 2 times the distance of hidden states");
+}

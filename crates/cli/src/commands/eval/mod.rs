@@ -21,7 +21,7 @@ use spectrain_draft::Checkpoint;
 use spectrain_draft::checkpoint::DrafterConfig;
 use spectrain_report::{Report, table, waterfall_table};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use suite::Suite;
 
 /// Lengths that are measured if the command does not say.
@@ -191,10 +191,14 @@ pub(super) fn open_checkpoint(path: &Path) -> Result<Checkpoint, Failure> {
     Checkpoint::open(path).request()
 }
 
+/// The recipe's file in the run that the checkpoint is part of.
+fn recipe_path(checkpoint: &Path) -> Option<PathBuf> {
+    checkpoint.ancestors().skip(1).take(3).map(|d| d.join("recipe.toml")).find(|p| p.is_file())
+}
+
 /// The recipe that the checkpoint was trained with, two or three directories up; a default one elsewhere.
 pub(super) fn recipe_of(checkpoint: &Path) -> Result<Recipe, Failure> {
-    let found = checkpoint.ancestors().skip(1).take(3).map(|d| d.join("recipe.toml")).find(|p| p.is_file());
-    match found {
+    match recipe_path(checkpoint) {
         Some(path) => Recipe::load(&path, &[]).request(),
         None => Recipe::parse("name = \"eval\"\n[target]\npath = \".\"\n", "defaults", &[]).request(),
     }

@@ -2,7 +2,7 @@
 
 use super::profile::LENGTHS;
 use super::suite::{self, Suite};
-use super::{open_checkpoint, recipe_of, show, write_json};
+use super::{open_checkpoint, recipe_of, recipe_path, show, write_json};
 use crate::args::EvalArgs;
 use crate::device;
 use crate::exit::{Blame, Failure};
@@ -66,8 +66,7 @@ pub fn run(args: &EvalArgs) -> Result<(), Failure> {
 
 /// A drafter knows the answers that it learned from.
 fn warn_of_training_store(checkpoint: &Path, store: &Path) {
-    let recipe = checkpoint.ancestors().skip(1).take(3).map(|d| d.join("recipe.toml")).find(|p| p.is_file());
-    let own = recipe.and_then(|path| {
+    let own = recipe_path(checkpoint).and_then(|path| {
         let run = RunDir::look(path.parent()?);
         Some(stage::store_dir(&Recipe::load(&path, &[]).ok()?, &run))
     });
