@@ -1,5 +1,6 @@
 //! Reading and making tensors of the CPU backend.
 
+use crate::matrix::View;
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::backend::{DispatchDevice, TensorMetadata};
 use burn::tensor::{Bytes, DType, Device, Shape};
@@ -26,6 +27,12 @@ impl Floats {
     /// Sizes of the dimensions.
     pub fn dims<const D: usize>(&self) -> [usize; D] {
         self.0.shape().dims()
+    }
+
+    /// The values as a matrix.
+    pub fn view(&self) -> View<'_> {
+        let [rows, cols] = self.dims();
+        View::new(self.values(), rows, cols, cols)
     }
 
     /// The values for writing: in place when nobody else holds the tensor, else in a copy.

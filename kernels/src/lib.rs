@@ -12,6 +12,7 @@ pub mod draft_loss;
 mod flex;
 mod matrix;
 pub mod memory;
+pub mod product;
 pub mod rms_norm;
 pub mod rope;
 mod simd;

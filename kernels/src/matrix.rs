@@ -21,7 +21,8 @@ impl<'a> View<'a> {
         Self { rows: self.cols, cols: self.rows, row_stride: self.col_stride, col_stride: self.row_stride, ..self }
     }
 
-    fn fits(&self) -> bool {
+    /// Whether every element lies in the slice.
+    pub fn fits(&self) -> bool {
         self.rows == 0
             || self.cols == 0
             || (self.rows - 1) * self.row_stride + (self.cols - 1) * self.col_stride < self.data.len()

@@ -1,11 +1,11 @@
 //! A measurement against what the decoder reported call by call, and estimates against shorter drafts.
 
 use crate::support::{random_drafter, random_target};
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 use spectrain_core::rules::Rule;
 use spectrain_core::stats::Finish;
 use spectrain_draft::Eagle3Proposer;
-use spectrain_model::Llama;
+use spectrain_model::{Head, Llama};
 use spectrain_verify::evaluate::{Question, Settings};
 use spectrain_verify::{Measurement, PlainRun, evaluate, plain};
 
@@ -121,11 +121,13 @@ fn memory_is_what_the_shapes_say() {
     let memory = measured.evaluation.memory.unwrap();
     // support.rs: hidden 32, 3 layers, 4 and 2 heads of 8, feed-forward 48, an untied head.
     let layer = 2 * 32 + 2 * 32 * 32 + 2 * 16 * 32 + 3 * 48 * 32;
-    assert_eq!(memory.target_weights, 4 * (2 * VOCABULARY * 32 + 32 + 3 * layer));
+    // Beside their rows, heads hold the copy that products read.
+    let copy = |tokens: usize| Head::new(Tensor::zeros([tokens, 32], target.device())).copies();
+    assert_eq!(memory.target_weights, 4 * (2 * VOCABULARY * 32 + 32 + 3 * layer) + copy(VOCABULARY));
     assert_eq!(plain.figures.memory.target_weights, memory.target_weights);
     // The drafter: fusion of 3 taps, attention over 2 · 32, feed-forward, 4 norms, a head over 10 tokens.
     let drafter = 3 * 32 * 32 + 64 * (32 + 2 * 16) + 32 * 32 + 3 * 48 * 32 + 4 * 32 + 10 * 32;
-    assert_eq!(memory.drafter_weights, 4 * drafter);
+    assert_eq!(memory.drafter_weights, 4 * drafter + copy(10));
     // Keys and values of 16 numbers a token and layer; a slot holds 6 prompt and 20 answer tokens and a round's 5.
     let slots = BATCH * (6 + 20 + 5);
     assert_eq!(memory.target_cache, slots * 3 * 2 * 16 * 4);

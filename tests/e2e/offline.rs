@@ -323,7 +323,7 @@ fn exact(
     let mut log_q = vec![f64::NAN; n * length];
     let d2t = &drafter.vocab.d2t;
     drafter.unroll(weights, &batch, |k, hidden| {
-        let logits = host_rows(hidden.matmul(drafter.head.clone()));
+        let logits = host_rows(drafter.head.logits(hidden.without_autodiff()));
         for t in 0..n - k.min(n) {
             // Chain t stands at row first - 1 + t, and step k predicts the token k behind the chain's root.
             let query = first - 1 + t - batch.plan.segments[0].first_query;

@@ -50,7 +50,7 @@ pub fn objective(loss: DraftLoss) -> Objective {
 /// The whole loss on the tape, in plain operations, one step after the other.
 fn on_tape(drafter: &Eagle3Drafter, weights: &Eagle3, batch: &TrainBatch, objective: &Objective) -> Tensor<1> {
     let device = weights.fc.val().device();
-    let target = batch.target_hidden.clone().matmul(drafter.head.clone());
+    let target = drafter.head.logits(batch.target_hidden.clone());
     let mut total = Tensor::<1>::zeros([1], &device);
     drafter.unroll(weights, batch, |k, hidden| {
         let pick = |i: &[usize]| indices(i.iter().copied(), &device);
@@ -59,7 +59,7 @@ fn on_tape(drafter: &Eagle3Drafter, weights: &Eagle3, batch: &TrainBatch, object
         let distance = (hidden.clone() - batch.target_hidden.clone().select(0, pick(&targets))).abs();
         let smooth = distance.clone().clamp_max(1.0).square() * 0.5 + (distance - 1.0).clamp_min(0.0);
         let feature = smooth.mean_dim(1).sum() * objective.feature_weight;
-        let log_q = activation::log_softmax(hidden.matmul(drafter.head.clone()), 1);
+        let log_q = activation::log_softmax(hidden.matmul(drafter.head.rows().clone().transpose()), 1);
         let t = target.clone().select(0, pick(&targets));
         let log_p = match objective.loss {
             DraftLoss::Kl => activation::log_softmax(t, 1),
@@ -124,7 +124,7 @@ fn step_sums_equal_the_f64_reference() {
     let batch = TrainBatch::new(&stored.iter().collect::<Vec<_>>(), STEPS, &device).unwrap();
     let full = host_rows(target.logits(batch.target_hidden.clone()));
     let mut draft = Vec::new();
-    drafter.unroll(&weights, &batch, |_, hidden| draft.push(host_rows(hidden.matmul(drafter.head.clone()))));
+    drafter.unroll(&weights, &batch, |_, hidden| draft.push(host_rows(drafter.head.logits(hidden.without_autodiff()))));
     let wide = |v: &[f32]| v.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
     let vocabulary: Vec<usize> = drafter.vocab.d2t.iter().map(|&t| t as usize).collect();
     for (loss, reference) in [(DraftLoss::Lk, Loss::LkAlpha), (DraftLoss::Kl, Loss::Kl)] {
@@ -164,7 +164,7 @@ const CONVERSATIONS: u64 = 600;
 pub fn canary(target: &Llama, ahead: usize) -> Vec<FeatureRow> {
     let width = target.config().hidden_size;
     let code = noise(77, 0, VOCABULARY * width, 1.0);
-    let head = target.head().clone().transpose();
+    let head = target.head().rows().clone();
     let head = host_rows(head);
     let n = 24;
     (0..CONVERSATIONS)

@@ -56,7 +56,7 @@ fn batch(expected: &WeightFile) -> TrainBatch {
 /// Logits `[steps · rows · draft vocabulary]`.
 fn logits(drafter: &Eagle3Drafter, weights: &Eagle3, batch: &TrainBatch) -> Vec<f32> {
     let mut all = Vec::new();
-    drafter.unroll(weights, batch, |_, hidden| all.extend(values(hidden.matmul(drafter.head.clone()))));
+    drafter.unroll(weights, batch, |_, hidden| all.extend(values(drafter.head.logits(hidden.without_autodiff()))));
     all
 }
 

@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 use spectrain_data::draft_vocab::{DraftVocab, DraftVocabError};
 use spectrain_data::weights::{F32Tensor, WeightError, WeightFile, write_safetensors};
-use spectrain_model::Llama;
+use spectrain_model::{Head, Llama};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -195,7 +195,7 @@ impl Checkpoint {
             Ok(values.map(|v| Tensor::from_data(TensorData::new(v, shape), target.device())))
         };
         if let Some(head) = table(HEAD, config.draft_vocab_size)? {
-            drafter.head = head.transpose() * 1.0;
+            drafter.head = Head::new(head);
         }
         if let Some(embedding) = table(EMBEDDING, config.vocab_size)? {
             drafter.embedding = embedding;

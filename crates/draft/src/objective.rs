@@ -3,6 +3,7 @@
 use burn::tensor::{Tensor, TensorData};
 use spectrain_kernels::draft_loss::{DraftLoss, draft_loss};
 use spectrain_kernels::rope::indices;
+use spectrain_model::Head;
 
 /// The declared loss.
 #[derive(Debug, Clone)]
@@ -47,8 +48,8 @@ pub struct Teacher<'a> {
     pub logits: Tensor<2>,
     /// Log denominators over the whole vocabulary, `[targets]`, plain.
     pub lse: Tensor<1>,
-    /// Frozen output head over the draft vocabulary, `[hidden, draft vocabulary]`, plain.
-    pub head: &'a Tensor<2>,
+    /// Frozen output head over the draft vocabulary.
+    pub head: &'a Head,
 }
 
 impl Teacher<'_> {
@@ -68,18 +69,17 @@ impl Teacher<'_> {
         let device = self.logits.device();
         let mut sums = StepLoss { rows: pairs.len(), ..Default::default() };
         let values = hidden.clone().without_autodiff();
-        let head_back = self.head.clone().transpose();
         let mut surrogate = Tensor::<1>::zeros([1], &hidden.device());
         for block in pairs.chunks(ROW_BLOCK) {
             let rows = indices(block.iter().map(|(q, _)| *q), &device);
             let targets = indices(block.iter().map(|(_, t)| *t), &device);
             let student = values.clone().select(0, rows);
-            let logits = student.clone().matmul(self.head.clone());
+            let logits = self.head.logits(student.clone());
             let target = self.logits.clone().select(0, targets.clone());
             let lse = self.lse.clone().select(0, targets.clone());
             let weights = Tensor::from_data(TensorData::new(vec![weight; block.len()], [block.len()]), &device);
             let result = draft_loss(logits, target, lse, weights, objective.loss);
-            let mut gradient = result.gradient.matmul(head_back.clone());
+            let mut gradient = self.head.pull_back(result.gradient);
             if objective.feature_weight > 0.0 {
                 let distance = student - self.hidden.clone().select(0, targets);
                 let scale = objective.feature_weight / distance.dims()[1] as f32;

@@ -1,9 +1,10 @@
 //! The Llama architecture on packed ragged rows.
 
-use crate::{KvCache, LlamaConfig, ModelError, SlotRows, bytes};
+use crate::{Head, KvCache, LlamaConfig, ModelError, SlotRows, bytes};
 use burn::tensor::{Device, Tensor, TensorData};
 use spectrain_data::weights::WeightDir;
 use spectrain_kernels::cached_attention::{CachedPlan, cached_attention};
+use spectrain_kernels::product::Projection;
 use spectrain_kernels::rms_norm::rms_norm;
 use spectrain_kernels::rope::{RopeTable, indices};
 use spectrain_kernels::swiglu::swiglu;
@@ -24,25 +25,24 @@ pub struct Llama {
     embedding: Tensor<2>,
     layers: Vec<Layer>,
     norm: Tensor<1>,
-    /// `[hidden, vocabulary]`
-    head: Tensor<2>,
+    head: Head,
 }
 
 struct Layer {
     input_norm: Tensor<1>,
     /// Joint projection `[hidden, q | k | v]`.
-    qkv: Tensor<2>,
-    out: Tensor<2>,
+    qkv: Projection,
+    out: Projection,
     post_norm: Tensor<1>,
     /// Joint projection `[hidden, gate | up]`.
-    gate_up: Tensor<2>,
-    down: Tensor<2>,
+    gate_up: Projection,
+    down: Projection,
 }
 
 impl Layer {
     fn bytes(&self) -> usize {
         let norms = bytes(&self.input_norm) + bytes(&self.post_norm);
-        norms + [&self.qkv, &self.out, &self.gate_up, &self.down].map(bytes).iter().sum::<usize>()
+        norms + [&self.qkv, &self.out, &self.gate_up, &self.down].map(Projection::bytes).iter().sum::<usize>()
     }
 }
 
@@ -102,7 +102,7 @@ impl Llama {
             embedding,
             layers: (0..config.layers).map(layer).collect::<Result<_, _>>()?,
             norm: vector("model.norm.weight")?,
-            head: head.transpose(),
+            head: Head::new(head),
             config,
         })
     }
@@ -127,8 +127,8 @@ impl Llama {
         &self.embedding
     }
 
-    /// Output head `[hidden, vocabulary]`.
-    pub fn head(&self) -> &Tensor<2> {
+    /// Output head over the whole vocabulary.
+    pub fn head(&self) -> &Head {
         &self.head
     }
 
@@ -139,8 +139,12 @@ impl Llama {
 
     /// Bytes of the weights; a head that is tied to the embedding is no second matrix.
     pub fn bytes(&self) -> usize {
-        let head = if self.config.tied { 0 } else { bytes(&self.head) };
-        bytes(&self.embedding) + head + bytes(&self.norm) + self.layers.iter().map(Layer::bytes).sum::<usize>()
+        let head = if self.config.tied { 0 } else { self.head.bytes() };
+        bytes(&self.embedding)
+            + head
+            + self.head.copies()
+            + bytes(&self.norm)
+            + self.layers.iter().map(Layer::bytes).sum::<usize>()
     }
 
     /// A cache for `slots` requests of up to `capacity` tokens.
@@ -158,11 +162,11 @@ impl Llama {
         let eps = self.config.rms_norm_eps;
         for (i, layer) in self.layers.iter().enumerate() {
             tap(i, &x);
-            let qkv = rms_norm(x.clone(), layer.input_norm.clone(), eps).matmul(layer.qkv.clone());
+            let qkv = layer.qkv.apply(rms_norm(x.clone(), layer.input_norm.clone(), eps));
             let attended = cache.with_layer(i, |c| cached_attention(qkv, c, self.config.heads, &self.rope, plan));
-            x = x + attended.matmul(layer.out.clone());
-            let gated = swiglu(rms_norm(x.clone(), layer.post_norm.clone(), eps).matmul(layer.gate_up.clone()));
-            x = x + gated.matmul(layer.down.clone());
+            x = x + layer.out.apply(attended);
+            let gated = swiglu(layer.gate_up.apply(rms_norm(x.clone(), layer.post_norm.clone(), eps)));
+            x = x + layer.down.apply(gated);
         }
         tap(self.layers.len(), &x);
         let taps = tapped.into_iter().map(|t| t.expect("taps were checked against the layers")).collect();
@@ -180,7 +184,7 @@ impl Llama {
 
     /// Logits `[rows, vocabulary]` of head inputs `[rows, hidden]`.
     pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
-        hidden.matmul(self.head.clone())
+        self.head.logits(hidden)
     }
 }
 
@@ -203,19 +207,17 @@ fn check_head(weights: &WeightDir, config: &LlamaConfig) -> Result<(), ModelErro
     Ok(())
 }
 
-/// Reads `[out, input]` matrices and joins their transposes along the output: `[input, Σ out]`.
+/// Reads `[out, input]` matrices and joins them along the output: `input` to `Σ out`.
 fn joint_projection(
     weights: &WeightDir,
     names: &[(String, usize)],
     input: usize,
     device: &Device,
-) -> Result<Tensor<2>, ModelError> {
+) -> Result<Projection, ModelError> {
     let mut joined = Vec::new();
     for (name, out) in names {
         joined.extend(weights.tensor_f32(name, &[*out, input])?);
     }
     let out = joined.len() / input;
-    let rows = Tensor::<2>::from_data(TensorData::new(joined, [out, input]), device);
-    // The product with a transposed copy is what the CPU backend multiplies fastest for few rows.
-    Ok((rows.transpose() * 1.0).reshape([input, out]))
+    Ok(Projection::of_rows(Tensor::from_data(TensorData::new(joined, [out, input]), device)))
 }

@@ -248,7 +248,7 @@ impl Offline<'_> {
         let device = self.target.device();
         for block in asked.chunks(ROW_BLOCK) {
             let picked = hidden.clone().select(0, indices(block.iter().map(|a| a.2), device));
-            let logits = picked.matmul(self.drafter.head.clone());
+            let logits = self.drafter.head.logits(picked);
             match self.chains {
                 Chains::Argmax => {
                     let logits = host_rows(logits);
@@ -285,7 +285,7 @@ impl Offline<'_> {
         let stored: Vec<f32> = batch.target_lse.clone().into_data().try_to_vec().expect("an f32 tensor");
         // At temperature 1 the stored normaliser spares the product with the whole head.
         let normalised = temperature == 1.0 && asked.iter().all(|(i, _)| stored[*i].is_finite());
-        let rows_of_head = self.target.head().clone().transpose();
+        let rows_of_head = self.target.head().rows().clone();
         let mut values = Vec::with_capacity(asked.len());
         for block in asked.chunks(ROW_BLOCK) {
             let hidden = batch.target_hidden.clone().select(0, indices(block.iter().map(|a| a.0), device));

@@ -4,9 +4,11 @@
 //! fusion of three taps of the target, later it is the drafter's own output. Embedding and output head are the
 //! target's, frozen; the head keeps the rows of the draft vocabulary. A drafter trained elsewhere may bring its own.
 
+mod layer;
 pub mod names;
 mod runtime;
 
+pub use layer::{Layer, Matrix};
 pub use runtime::Eagle3Proposer;
 
 use crate::batch::TrainBatch;
@@ -18,11 +20,9 @@ use serde::{Deserialize, Serialize};
 use spectrain_core::rng::{Key, Purpose};
 use spectrain_data::draft_vocab::DraftVocab;
 use spectrain_kernels::cached_attention::Heads;
-use spectrain_kernels::rms_norm::rms_norm;
 use spectrain_kernels::rope::{RopeTable, indices};
-use spectrain_kernels::swiglu::swiglu;
 use spectrain_kernels::unroll_attention::unroll_attention;
-use spectrain_model::{Llama, bytes};
+use spectrain_model::{Head, Llama, bytes};
 use std::sync::Arc;
 
 /// Sizes and conventions of an EAGLE-3 drafter.
@@ -140,8 +140,8 @@ pub struct Eagle3Drafter {
     pub vocab: DraftVocab,
     /// Embedding `[vocabulary, hidden]`, the target's unless the drafter brought its own.
     pub embedding: Tensor<2>,
-    /// Head for the draft vocabulary, `[hidden, draft vocabulary]`: rows of the target's, or the drafter's own.
-    pub head: Tensor<2>,
+    /// Head for the draft vocabulary: rows of the target's, or the drafter's own.
+    pub head: Head,
     /// Rotary table, as far as the target's.
     pub rope: Arc<RopeTable>,
     /// What taps are divided by in training.
@@ -203,46 +203,17 @@ impl Eagle3 {
         vectors.map(|p| bytes(&p.val())).iter().chain(&matrices.map(|p| bytes(&p.val()))).sum()
     }
 
-    /// Step-0 hidden states `[rows, hidden]` of the target's taps `[rows, taps · hidden]`.
-    pub fn fuse(&self, taps: Tensor<2>) -> Tensor<2> {
-        taps.matmul(self.fc.val())
-    }
-
     /// These weights for taps as the target gives them, when they were trained on taps divided by `scale`.
     pub fn folded(&self, scale: &TapScale) -> Self {
         let sizes = scale.sizes(&self.fc.val().device());
         Self { fc: self.fc.clone().map(|fc| fc / sizes.transpose()), ..self.clone() }
-    }
-
-    /// The layer's input `[rows, 2 · hidden]` from token embeddings and hidden states `[rows, hidden]`.
-    pub fn join(&self, embedded: Tensor<2>, hidden: Tensor<2>, eps: f64) -> Tensor<2> {
-        let embedded = rms_norm(embedded, self.input_layernorm.val(), eps);
-        Tensor::cat(vec![embedded, rms_norm(hidden, self.hidden_norm.val(), eps)], 1)
-    }
-
-    /// The rest of the layer: `hidden` is what entered it, `attended [rows, query width]` what attention gave.
-    /// Returns the un-normed hidden state that the next step reads.
-    pub fn finish(&self, hidden: Tensor<2>, attended: Tensor<2>, config: &Eagle3Config) -> Tensor<2> {
-        let eps = config.rms_norm_eps;
-        let residual = if config.norm_before_residual { rms_norm(hidden, self.hidden_norm.val(), eps) } else { hidden };
-        let x = residual + attended.matmul(self.o.val());
-        let normed = rms_norm(x.clone(), self.post_attention_layernorm.val(), eps);
-        x + swiglu(normed.matmul(self.gate_up.val())).matmul(self.down.val())
-    }
-
-    /// The head's input.
-    pub fn head_input(&self, hidden: Tensor<2>, eps: f64) -> Tensor<2> {
-        rms_norm(hidden, self.norm.val(), eps)
     }
 }
 
 impl Eagle3Drafter {
     /// Binds a configuration to its target.
     pub fn new(config: Eagle3Config, vocab: DraftVocab, target: &Llama) -> Self {
-        let rows = indices(vocab.d2t.iter().map(|&t| t as usize), target.device());
-        let head = target.head().clone().transpose().select(0, rows).transpose();
-        // A copy in the layout of a plain matrix: the product reads it row by row.
-        let head = head * 1.0;
+        let head = target.head().of_tokens(&vocab.d2t);
         let scale = TapScale::none(config.taps.len() * config.hidden_size);
         let (of, dim, theta) = (target.config(), config.head_dim, config.rope_theta);
         let shared = (of.heads.dim, of.rope_theta) == (dim, theta);
@@ -258,23 +229,24 @@ impl Eagle3Drafter {
 
     /// Unrolls `weights` over a batch and hands each step's head input `[queries, hidden]` to `step`.
     pub fn unroll(&self, weights: &Eagle3, batch: &TrainBatch, mut step: impl FnMut(usize, Tensor<2>)) {
-        let (eps, heads) = (self.config.rms_norm_eps, self.config.heads());
+        let heads = self.config.heads();
+        let weights = weights.learned(&self.config);
         let all = weights.fuse(batch.taps.clone() / self.scale.sizes(&batch.taps.device()));
         let dropped = |x: Tensor<2>, k: usize| if let Some(d) = &batch.dropout { d.apply(x, k) } else { x };
-        let joined = dropped(weights.join(self.embed(&batch.next), all.clone(), eps), 0);
-        let mut kv = joined.clone().matmul(weights.kv.val());
+        let joined = dropped(weights.join(self.embed(&batch.next), all.clone()), 0);
+        let mut kv = weights.kv.apply(joined.clone());
         let queries = indices(batch.plan.query_rows(), &all.device());
         let mut hidden = all.select(0, queries.clone());
         let mut joined = joined.select(0, queries);
         for (k, _) in batch.tokens.iter().enumerate() {
             if k > 0 {
-                joined = dropped(weights.join(self.embed(&batch.tokens[k]), hidden.clone(), eps), k);
-                kv = Tensor::cat(vec![kv, joined.clone().matmul(weights.kv.val())], 0);
+                joined = dropped(weights.join(self.embed(&batch.tokens[k]), hidden.clone()), k);
+                kv = Tensor::cat(vec![kv, weights.kv.apply(joined.clone())], 0);
             }
-            let q = joined.clone().matmul(weights.q.val());
+            let q = weights.q.apply(joined.clone());
             let attended = unroll_attention(q, kv.clone(), k, heads, &self.rope, &batch.plan);
-            hidden = weights.finish(hidden, attended, &self.config);
-            step(k, weights.head_input(hidden.clone(), eps));
+            hidden = weights.finish(hidden, attended);
+            step(k, weights.head_input(hidden.clone()));
         }
     }
 
@@ -282,7 +254,7 @@ impl Eagle3Drafter {
     pub fn loss(&self, weights: &Eagle3, batch: &TrainBatch, objective: &Objective) -> (Tensor<1>, Vec<StepLoss>) {
         let teacher = Teacher {
             hidden: &batch.target_hidden,
-            logits: batch.target_hidden.clone().matmul(self.head.clone()),
+            logits: self.head.logits(batch.target_hidden.clone()),
             lse: batch.target_lse.clone(),
             head: &self.head,
         };

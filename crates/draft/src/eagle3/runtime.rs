@@ -3,20 +3,23 @@
 //! A slot's cache holds one row a committed pair (features at `t`, token at `t + 1`). Drafting writes provisional rows
 //! behind them; the next [`Proposer::observe`] overwrites them with rows made of true features.
 
-use super::{Eagle3, Eagle3Drafter};
+use super::{Eagle3, Eagle3Drafter, Layer};
 use crate::proposer::{Draft, DrafterMemory, Observed, Pick, Proposer, Uniform};
 use burn::module::Module;
 use burn::tensor::Tensor;
 use rayon::prelude::*;
 use spectrain_core::rng::sample_index;
 use spectrain_kernels::cached_attention::cached_attention;
+use spectrain_kernels::product::Projection;
 use spectrain_kernels::softmax::probabilities;
-use spectrain_model::{KvCache, SlotRows, bytes, host_rows, sample::argmax};
+use spectrain_model::{KvCache, SlotRows, host_rows, sample::argmax};
 
 /// An EAGLE-3 drafter that follows several slots.
 pub struct Eagle3Proposer {
     drafter: Eagle3Drafter,
-    weights: Eagle3,
+    layer: Layer<Projection>,
+    /// Bytes of the weights.
+    weights: usize,
     cache: KvCache,
     /// Hidden state of each slot's newest committed row, `[1, hidden]`.
     newest: Vec<Option<Tensor<2>>>,
@@ -28,25 +31,25 @@ impl Eagle3Proposer {
         let device = drafter.embedding.device();
         let cache = KvCache::new(1, 0, 0, drafter.config.heads(), &device);
         let weights = weights.folded(&drafter.scale).valid().fork(&device);
-        Self { drafter, weights, cache, newest: Vec::new() }
+        let layer = weights.frozen(&drafter.config);
+        Self { drafter, layer, weights: weights.bytes(), cache, newest: Vec::new() }
     }
 
     /// One pass of the layer over packed rows: hidden states after the layer `[rows, hidden]`.
     ///
     /// `ahead` provisional rows a slot were already written.
-    fn layer(&mut self, rows: &[SlotRows], tokens: &[u32], hidden: Tensor<2>, ahead: usize) -> Tensor<2> {
-        let (config, w) = (&self.drafter.config, &self.weights);
-        let joined = w.join(self.drafter.embed(tokens), hidden.clone(), config.rms_norm_eps);
-        let qkv = Tensor::cat(vec![joined.clone().matmul(w.q.val()), joined.matmul(w.kv.val())], 1);
+    fn pass(&mut self, rows: &[SlotRows], tokens: &[u32], hidden: Tensor<2>, ahead: usize) -> Tensor<2> {
+        let w = &self.layer;
+        let joined = w.join(self.drafter.embed(tokens), hidden.clone());
+        let qkv = Tensor::cat(vec![w.q.apply(joined.clone()), w.kv.apply(joined)], 1);
         let plan = self.cache.plan_ahead(rows, ahead);
-        let heads = config.heads();
+        let heads = self.drafter.config.heads();
         let attended = self.cache.with_layer(0, |c| cached_attention(qkv, c, heads, &self.drafter.rope, &plan));
-        w.finish(hidden, attended, config)
+        w.finish(hidden, attended)
     }
 
     fn logits(&self, hidden: Tensor<2>) -> Vec<f32> {
-        let input = self.weights.head_input(hidden, self.drafter.config.rms_norm_eps);
-        host_rows(input.matmul(self.drafter.head.clone()))
+        host_rows(self.drafter.head.logits(self.layer.head_input(hidden)))
     }
 }
 
@@ -76,8 +79,8 @@ impl Proposer for Eagle3Proposer {
             return;
         }
         let rows: Vec<SlotRows> = observed.iter().map(|o| SlotRows::chain(o.slot, o.next.len())).collect();
-        let fused = self.weights.fuse(Tensor::cat(features, 1));
-        let hidden = self.layer(&rows, &tokens, fused, 0);
+        let fused = self.layer.fuse(Tensor::cat(features, 1));
+        let hidden = self.pass(&rows, &tokens, fused, 0);
         let mut end = 0;
         for o in observed.iter().filter(|o| !o.next.is_empty()) {
             end += o.next.len();
@@ -95,7 +98,7 @@ impl Proposer for Eagle3Proposer {
         for step in 0..length {
             if step > 0 {
                 let tokens: Vec<u32> = drafts.iter().map(|d| d.tokens[step - 1]).collect();
-                hidden = self.layer(&rows, &tokens, hidden, step - 1);
+                hidden = self.pass(&rows, &tokens, hidden, step - 1);
             }
             let logits = self.logits(hidden.clone());
             let d2t = &self.drafter.vocab.d2t;
@@ -109,7 +112,7 @@ impl Proposer for Eagle3Proposer {
     fn memory(&self, length: usize) -> DrafterMemory {
         // The last drafted token is never read by the layer, and the first comes from a committed row.
         let provisional = self.newest.len() * length.saturating_sub(1) * self.cache.bytes_per_token();
-        let weights = self.weights.bytes() + bytes(&self.drafter.head);
+        let weights = self.weights + self.drafter.head.bytes() + self.drafter.head.copies();
         DrafterMemory { weights, cache: self.cache.bytes(), provisional }
     }
 

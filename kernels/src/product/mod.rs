@@ -1,0 +1,228 @@
+//! Products of rows with weights: `x [rows, inputs] · w [inputs, outputs]`.
+//!
+//! [`Projection`] holds frozen weights in the order that products read them; [`linear`] multiplies by weights that
+//! training moves. Both use [`panels`] on the CPU where the processor has the instructions, else Burn's own product.
+
+mod panels;
+
+use crate::flex::{self, Floats};
+use crate::matrix::View;
+use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Backend, Dispatch, Flex, backend_extension};
+use burn::tensor::{Device, Tensor};
+pub use panels::Panels;
+use panels::available;
+use std::sync::Arc;
+
+/// A frozen weight matrix `[inputs, outputs]`.
+#[derive(Clone)]
+pub struct Projection {
+    form: Form,
+}
+
+#[derive(Clone)]
+enum Form {
+    Panels(Arc<Panels>),
+    Plain(Tensor<2>),
+}
+
+impl Projection {
+    /// Takes `weight [inputs, outputs]`.
+    pub fn new(weight: Tensor<2>) -> Self {
+        Self::of(weight, |view| view)
+    }
+
+    /// Takes the transpose `rows [outputs, inputs]`, as an embedding that serves as a head.
+    pub fn of_rows(rows: Tensor<2>) -> Self {
+        if !panelled(&rows.device()) {
+            return Self { form: Form::Plain(rows.transpose()) };
+        }
+        Self::of(rows, |view| view.t())
+    }
+
+    fn of(stored: Tensor<2>, turn: fn(View) -> View) -> Self {
+        let [rows, cols] = stored.dims();
+        if panelled(&stored.device()) {
+            let data = stored.clone().into_data();
+            let values = data.as_slice::<f32>().expect("weights are f32");
+            if let Some(panels) = Panels::new(turn(View::new(values, rows, cols, cols))) {
+                return Self { form: Form::Panels(Arc::new(panels)) };
+            }
+        }
+        Self { form: Form::Plain(stored) }
+    }
+
+    /// `[inputs, outputs]`.
+    pub fn dims(&self) -> [usize; 2] {
+        match &self.form {
+            Form::Panels(panels) => [panels.inputs(), panels.outputs()],
+            Form::Plain(weight) => weight.dims(),
+        }
+    }
+
+    /// Bytes of the weights, as numbers.
+    pub fn bytes(&self) -> usize {
+        self.dims().iter().product::<usize>() * size_of::<f32>()
+    }
+
+    /// Bytes that are held beside the tensor that this was made of: nothing where that tensor itself serves.
+    pub fn copied(&self) -> usize {
+        match &self.form {
+            Form::Panels(panels) => panels.bytes(),
+            Form::Plain(_) => 0,
+        }
+    }
+
+    /// `x [rows, inputs] · weight`, `[rows, outputs]`. `x` carries no tape.
+    pub fn apply(&self, x: Tensor<2>) -> Tensor<2> {
+        match &self.form {
+            Form::Panels(panels) => Tensor::from_dispatch(Dispatch::project_rows(x.into_dispatch(), panels.clone())),
+            Form::Plain(weight) => x.matmul(weight.clone()),
+        }
+    }
+}
+
+/// Whether products on `device` go by panels.
+fn panelled(device: &Device) -> bool {
+    flex::is_fused(device) && available()
+}
+
+/// `x [rows, inputs] · weight [inputs, outputs]`, both of which may carry a tape.
+pub fn linear(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
+    if panelled(&x.device()) {
+        return Tensor::from_dispatch(Dispatch::linear_rows(x.into_dispatch(), weight.into_dispatch()));
+    }
+    x.matmul(weight)
+}
+
+/// Backend form of frozen products. Shapes as in [`Projection`].
+#[backend_extension(Flex)]
+pub trait ProjectOps: Backend {
+    /// Rows times panels.
+    fn project_rows(x: FloatTensor<Self>, panels: Arc<Panels>) -> FloatTensor<Self>;
+}
+
+/// Backend form of products whose two factors are learned. Shapes as in [`linear`].
+#[backend_extension(Flex, Autodiff)]
+pub trait LinearOps: Backend {
+    /// Rows times weight.
+    fn linear_rows(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// Gradient with respect to `x`: `dy · weightᵀ`.
+    fn linear_input_gradient(dy: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// Gradient with respect to `weight`: `xᵀ · dy`.
+    fn linear_weight_gradient(x: FloatTensor<Self>, dy: FloatTensor<Self>) -> FloatTensor<Self>;
+}
+
+impl ProjectOps for Flex {
+    fn project_rows(x: FloatTensor<Self>, panels: Arc<Panels>) -> FloatTensor<Self> {
+        let x = Floats::new(x);
+        multiply(x.view(), &panels)
+    }
+}
+
+/// `a · panels` as a tensor.
+fn multiply(a: View, panels: &Panels) -> FloatTensor<Flex> {
+    let mut out = flex::zeros(a.rows * panels.outputs());
+    panels.multiply(a, &mut out);
+    flex::tensor(out, [a.rows, panels.outputs()])
+}
+
+/// `a · b` by panels of `b`.
+fn product(a: View, b: View) -> FloatTensor<Flex> {
+    multiply(a, &Panels::new(b).expect("only called where panels exist"))
+}
+
+impl LinearOps for Flex {
+    fn linear_rows(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
+        product(Floats::new(x).view(), Floats::new(weight).view())
+    }
+
+    fn linear_input_gradient(dy: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
+        product(Floats::new(dy).view(), Floats::new(weight).view().t())
+    }
+
+    fn linear_weight_gradient(x: FloatTensor<Self>, dy: FloatTensor<Self>) -> FloatTensor<Self> {
+        product(Floats::new(x).view().t(), Floats::new(dy).view())
+    }
+}
+
+impl<B: LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C> {
+    fn linear_rows(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
+        #[derive(Debug)]
+        struct LinearBackward;
+
+        impl<B: LinearOps> Backward<B, 2> for LinearBackward {
+            type State = (B::FloatTensorPrimitive, B::FloatTensorPrimitive);
+
+            fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
+                let dy = grads.consume::<B>(&ops.node);
+                let (x, weight) = ops.state;
+                let [of_x, of_weight] = ops.parents;
+                if let Some(node) = of_x {
+                    grads.register::<B>(node.id, B::linear_input_gradient(dy.clone(), weight));
+                }
+                if let Some(node) = of_weight {
+                    grads.register::<B>(node.id, B::linear_weight_gradient(x, dy));
+                }
+            }
+        }
+
+        let ((x, x_node), (weight, weight_node)) = (x.into_parts(), weight.into_parts());
+        let y = B::linear_rows(x.clone(), weight.clone());
+        match LinearBackward.prepare::<C>([x_node, weight_node]).compute_bound().stateful() {
+            OpsKind::Tracked(prep) => prep.finish((x, weight), y),
+            OpsKind::UnTracked(prep) => prep.finish(y),
+        }
+    }
+
+    fn linear_input_gradient(_: FloatTensor<Self>, _: FloatTensor<Self>) -> FloatTensor<Self> {
+        unreachable!("gradients are first order")
+    }
+
+    fn linear_weight_gradient(_: FloatTensor<Self>, _: FloatTensor<Self>) -> FloatTensor<Self> {
+        unreachable!("gradients are first order")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use burn::tensor::{Distribution, Tolerance};
+
+    fn noise(rows: usize, cols: usize, device: &Device) -> Tensor<2> {
+        Tensor::random([rows, cols], Distribution::Normal(0.0, 1.0), device)
+    }
+
+    fn assert_close(a: Tensor<2>, b: Tensor<2>) {
+        a.into_data().assert_approx_eq::<f32>(&b.into_data(), Tolerance::rel_abs(1e-5, 1e-5));
+    }
+
+    #[test]
+    fn frozen_products_match_burns() {
+        let device = Device::flex();
+        let (x, w) = (noise(13, 70, &device), noise(70, 101, &device));
+        let expected = x.clone().matmul(w.clone());
+        assert_close(Projection::new(w.clone()).apply(x.clone()), expected.clone());
+        assert_close(Projection::of_rows(w.clone().transpose()).apply(x), expected);
+        assert_eq!(Projection::of_rows(w.transpose()).dims(), [70, 101]);
+    }
+
+    #[test]
+    fn gradients_match_burns() {
+        let device = Device::flex().autodiff();
+        let (x, w) = (noise(33, 70, &device).require_grad(), noise(70, 101, &device).require_grad());
+        let weight = noise(33, 101, &device);
+        let run = |f: fn(Tensor<2>, Tensor<2>) -> Tensor<2>| {
+            let y = f(x.clone(), w.clone());
+            let grads = (y.clone() * weight.clone()).sum().backward();
+            [y.without_autodiff(), x.grad(&grads).unwrap(), w.grad(&grads).unwrap()]
+        };
+        for (a, b) in run(linear).into_iter().zip(run(|x, w| x.matmul(w))) {
+            assert_close(a, b);
+        }
+    }
+}
