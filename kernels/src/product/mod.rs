@@ -26,7 +26,7 @@ pub struct Projection {
 #[derive(Clone)]
 enum Form {
     Panels(Arc<Panels>),
-    Plain(Tensor<2>),
+    Plain(Box<Tensor<2>>),
 }
 
 impl Projection {
@@ -38,7 +38,7 @@ impl Projection {
     /// Takes the transpose `rows [outputs, inputs]`, as an embedding that serves as a head.
     pub fn of_rows(rows: Tensor<2>) -> Self {
         if !panelled(&rows.device()) {
-            return Self { form: Form::Plain(rows.transpose()) };
+            return Self { form: Form::Plain(Box::new(rows.transpose())) };
         }
         Self::of(rows, |view| view.t())
     }
@@ -52,7 +52,7 @@ impl Projection {
                 return Self { form: Form::Panels(Arc::new(panels)) };
             }
         }
-        Self { form: Form::Plain(stored) }
+        Self { form: Form::Plain(Box::new(stored)) }
     }
 
     /// `[inputs, outputs]`.
@@ -80,7 +80,7 @@ impl Projection {
     pub fn apply(&self, x: Tensor<2>) -> Tensor<2> {
         match &self.form {
             Form::Panels(panels) => Tensor::from_dispatch(Dispatch::project_rows(x.into_dispatch(), panels.clone())),
-            Form::Plain(weight) => x.matmul(weight.clone()),
+            Form::Plain(weight) => x.matmul(weight.as_ref().clone()),
         }
     }
 }
