@@ -124,12 +124,19 @@ unsafe impl Sync for Out {}
 
 /// Copies `columns` of `matrix` into a panel.
 fn fill(lines: &mut [Line], matrix: View, columns: Range<usize>) {
-    // In blocks of rows, so that a transposed matrix is read along its own rows without losing the panel's lines.
-    for first in (0..matrix.rows).step_by(16) {
+    let View { data, row_stride, col_stride, .. } = matrix;
+    if col_stride == 1 {
+        for (row, lines) in lines.chunks_exact_mut(3).enumerate() {
+            let values = &data[row * row_stride + columns.start..][..columns.len()];
+            lines.iter_mut().zip(values.chunks(16)).for_each(|(line, v)| line.0[..v.len()].copy_from_slice(v));
+        }
+        return;
+    }
+    // In blocks of rows, so that a transposed matrix is read along its own rows while the block stays at hand.
+    for (block, lines) in lines.chunks_mut(3 * 16).enumerate() {
         for (j, column) in columns.clone().enumerate() {
-            for row in first..matrix.rows.min(first + 16) {
-                lines[row * 3 + j / 16].0[j % 16] = matrix.data[row * matrix.row_stride + column * matrix.col_stride];
-            }
+            let values = data[block * 16 * row_stride + column * col_stride..].iter().step_by(row_stride);
+            lines.iter_mut().skip(j / 16).step_by(3).zip(values).for_each(|(line, v)| line.0[j % 16] = *v);
         }
     }
 }
