@@ -16,6 +16,8 @@ const ROWS: usize = 8;
 const CHUNK: usize = 32 * ROWS;
 /// Inputs that are summed before the results are written: so much of a panel stays in the second-level cache.
 const DEPTH: usize = 2048;
+/// Lines that are asked for ahead of their use while a panel comes from memory.
+const AHEAD: usize = 96;
 /// Products below this many multiplications are not worth waking another thread.
 const SMALL: usize = 1 << 17;
 
@@ -96,16 +98,21 @@ impl Panels {
     /// The processor has the instructions of [`tile`]; `a` fits its slice and has as many columns as `self` inputs;
     /// `out` points to `a.rows · outputs` numbers, of which nobody else touches these rows of this panel's columns.
     unsafe fn piece(&self, a: View, panel: usize, rows: Range<usize>, out: &Out) {
-        let lines = &self.lines[panel * self.inputs * 3..(panel + 1) * self.inputs * 3];
+        let (panel_lines, later) = self.lines[panel * self.inputs * 3..].split_at(self.inputs * 3);
         let width = WIDTH.min(self.outputs - panel * WIDTH);
         for from in (0..self.inputs).step_by(DEPTH) {
             let depth = DEPTH.min(self.inputs - from);
-            let lines = &lines[from * 3..(from + depth) * 3];
+            let lines = &panel_lines[from * 3..(from + depth) * 3];
             let tiles = rows.len().div_ceil(ROWS);
             for t in 0..tiles {
                 // Tiles as equal as can be: one of a single row would wait for its sums.
                 let (first, end) = (rows.start + t * rows.len() / tiles, rows.start + (t + 1) * rows.len() / tiles);
-                let part = Part { a, first, from, lines, stream: t == 0, resume: from > 0 };
+                let ahead = match t {
+                    0 => lines.as_ptr().wrapping_add(AHEAD),
+                    1 if !later.is_empty() => later[from * 3..].as_ptr(),
+                    _ => std::ptr::null(),
+                };
+                let part = Part { a, first, from, lines, ahead, resume: from > 0 };
                 // SAFETY: the tile lies within the rows and columns that the caller grants.
                 unsafe {
                     let to = out.0.add(first * self.outputs + panel * WIDTH);
@@ -159,8 +166,9 @@ struct Part<'a> {
     from: usize,
     /// The panel's lines of these inputs, three an input.
     lines: &'a [Line],
-    /// Whether the panel is read for the first time, from memory.
-    stream: bool,
+    /// Lines to ask memory for, as many as `lines`: the first tile looks some way ahead of itself, the second brings the
+    /// next panel while this one is at hand; null for nothing.
+    ahead: *const Line,
     /// Whether the results hold the sums of the inputs before.
     resume: bool,
 }
@@ -216,10 +224,6 @@ impl Part<'_> {
     }
 }
 
-/// Lines that are asked for ahead of their use while a panel comes from memory.
-#[cfg(target_arch = "x86_64")]
-const AHEAD: usize = 96;
-
 /// `R` rows times one panel.
 ///
 /// # Safety
@@ -245,9 +249,9 @@ unsafe fn tile<const R: usize>(part: Part, out: *mut f32, stride: usize) {
         }
         for i in 0..part.lines.len() / 3 {
             let b = lines.add(i * WIDTH);
-            if part.stream {
+            if !part.ahead.is_null() {
                 for j in 0..3 {
-                    _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add((AHEAD + j) * 16).cast());
+                    _mm_prefetch::<_MM_HINT_T0>(part.ahead.wrapping_add(i * 3 + j).cast());
                 }
             }
             let b = [_mm512_load_ps(b), _mm512_load_ps(b.add(16)), _mm512_load_ps(b.add(32))];
