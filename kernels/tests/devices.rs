@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use burn::tensor::{Device, DeviceType, Tensor, TensorData, Tolerance};
 use spectrain_kernels::cached_attention::{CachedPlan, Heads, LayerCache, Segment, cached_attention};
-use spectrain_kernels::draft_loss::{DraftLoss, draft_loss, log_denominator};
+use spectrain_kernels::draft_loss::{Accepted, DraftLoss, Problem, StepRows, draft_loss, log_denominator};
 use spectrain_kernels::is_fused;
+use spectrain_kernels::product::Head;
 use spectrain_kernels::rms_norm::rms_norm;
 use spectrain_kernels::rope::RopeTable;
 use spectrain_kernels::swiglu::swiglu;
@@ -107,13 +108,24 @@ fn unrolled_attention() {
 
 #[test]
 fn losses_and_their_gradients() {
-    for loss in [DraftLoss::Kl, DraftLoss::Lk] {
+    for loss in [DraftLoss::Kl, DraftLoss::Lk, DraftLoss::JensenShannon, DraftLoss::ExactLength] {
         everywhere(|device| {
-            let (logits, target) = (noise([6, 40], 1, device), noise([6, 40], 2, device));
-            let denominator = log_denominator(target.clone() * 1.25);
-            let weights = noise([6, 1], 3, device).squeeze_dim(1);
-            let rows = draft_loss(logits, target, denominator.clone(), weights, loss);
-            vec![rows.gradient.into_data(), rows.metrics.into_data(), denominator.into_data()]
+            let teacher = noise([5, 16], 1, device);
+            let students = vec![noise([4, 16], 2, device), noise([4, 16], 3, device)];
+            let head = Head::new(noise([40, 16], 4, device));
+            let lse = log_denominator(head.logits(teacher.clone())) + 0.3;
+            let problem = Problem {
+                head,
+                pairs: vec![vec![(0, 0), (1, 1), (3, 4)], vec![(0, 1), (1, 2), (2, 3)]],
+                weights: vec![1.0, 0.7],
+                labels: vec![Some(3), None, Some(39), Some(0), Some(7)],
+                loss,
+                accepted: Accepted::TargetOnly,
+            };
+            let steps = draft_loss(students, teacher, lse.clone(), problem);
+            let sums = |s: &StepRows| TensorData::from([s.loss as f32, s.accepted as f32]);
+            let found = steps.iter().flat_map(|s| [s.gradient.clone().into_data(), sums(s)]);
+            found.chain([lse.into_data()]).collect()
         });
     }
 }

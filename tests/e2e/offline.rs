@@ -23,7 +23,7 @@ use spectrain_data::store::FeatureRow;
 use spectrain_draft::{
     Checkpoint, Eagle3, Eagle3Config, Eagle3Drafter, Eagle3Proposer, Objective, TapScale, TrainBatch,
 };
-use spectrain_kernels::draft_loss::{DraftLoss, log_denominator};
+use spectrain_kernels::draft_loss::{Accepted, DraftLoss, log_denominator};
 use spectrain_model::{Completion, Decoder, Llama, Request, host_rows};
 use spectrain_train::{MatrixUpdate, MetricSink, OptimiserConfig, Record, Start, TrainConfig, Trainer};
 use spectrain_verify::SpeculativeDecoder;
@@ -225,7 +225,12 @@ fn short_trained(target: &Llama, rows: &[FeatureRow]) -> (Eagle3Drafter, Eagle3)
     let scale = TapScale::new((0..width).map(mean).collect());
     let weights = Eagle3::init(&config, target.norm().clone(), &scale, 3, &target.device().clone().autodiff());
     let drafter = Eagle3Drafter { scale, ..Eagle3Drafter::new(config, vocab, target) };
-    let objective = Objective { loss: DraftLoss::Kl, feature_weight: 0.0, step_weights: vec![1.0, 0.8, 0.64, 0.5] };
+    let objective = Objective {
+        loss: DraftLoss::Kl,
+        accepted: Accepted::Overlap,
+        feature_weight: 0.0,
+        step_weights: vec![1.0, 0.8, 0.64, 0.5],
+    };
     let config = TrainConfig {
         epochs: 4,
         batch_tokens: 1024,

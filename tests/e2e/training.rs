@@ -6,7 +6,7 @@ use half::bf16;
 use spectrain_core::loss::{Loss, Row, Temperature};
 use spectrain_data::store::FeatureRow;
 use spectrain_draft::{Eagle3, Eagle3Drafter, Objective, StepLoss, TrainBatch};
-use spectrain_kernels::draft_loss::{DraftLoss, log_denominator};
+use spectrain_kernels::draft_loss::{Accepted, DraftLoss, log_denominator};
 use spectrain_kernels::rope::indices;
 use spectrain_model::{Llama, host_rows};
 use spectrain_train::{MatrixUpdate, MetricSink, OptimiserConfig, Record, Start, TrainConfig, Trainer};
@@ -44,7 +44,7 @@ fn rows(target: &Llama) -> Vec<FeatureRow> {
 }
 
 pub fn objective(loss: DraftLoss) -> Objective {
-    Objective { loss, feature_weight: 0.0, step_weights: vec![1.0, 0.7, 0.4] }
+    Objective { loss, accepted: Accepted::Overlap, feature_weight: 0.0, step_weights: vec![1.0, 0.7, 0.4] }
 }
 
 /// The whole loss on the tape, in plain operations, one step after the other.
@@ -63,11 +63,11 @@ fn on_tape(drafter: &Eagle3Drafter, weights: &Eagle3, batch: &TrainBatch, object
         let t = target.clone().select(0, pick(&targets));
         let log_p = match objective.loss {
             DraftLoss::Kl => activation::log_softmax(t, 1),
-            DraftLoss::Lk => t - batch.target_lse.clone().select(0, pick(&targets)).unsqueeze_dim(1),
+            _ => t - batch.target_lse.clone().select(0, pick(&targets)).unsqueeze_dim(1),
         };
         let loss = match objective.loss {
             DraftLoss::Kl => (log_p.clone().exp() * (log_p - log_q)).sum(),
-            DraftLoss::Lk => log_p.min_pair(log_q).exp().sum_dim(1).log().neg().sum(),
+            _ => log_p.min_pair(log_q).exp().sum_dim(1).log().neg().sum(),
         };
         total = total.clone() + (loss + feature) * (objective.step_weights[k] / batch.supervised_tokens() as f32);
     });
@@ -196,7 +196,12 @@ fn trained(ahead: usize) -> f64 {
     let target = random_target(dir.path(), VOCABULARY, 31);
     let (drafter, weights) = random_drafter(&target, VOCABULARY, 8, &Device::flex().autodiff());
     let rows = canary(&target, ahead);
-    let objective = Objective { loss: DraftLoss::Kl, feature_weight: 0.0, step_weights: vec![1.0; STEPS] };
+    let objective = Objective {
+        loss: DraftLoss::Kl,
+        accepted: Accepted::Overlap,
+        feature_weight: 0.0,
+        step_weights: vec![1.0; STEPS],
+    };
     let config = TrainConfig {
         epochs: 10,
         batch_tokens: 200,

@@ -25,6 +25,8 @@ pub struct TrainBatch {
     pub target_hidden: Tensor<2>,
     /// Log denominator of the target's full distribution at those rows, `[targets]`.
     pub target_lse: Tensor<1>,
+    /// The token that each of those rows predicts, `[targets]`.
+    pub labels: Vec<u32>,
     /// What the layer does not get to read, in training.
     pub dropout: Option<Dropout>,
 }
@@ -56,6 +58,7 @@ impl TrainBatch {
         let placed: Vec<_> = rows.iter().filter_map(|row| place(row, steps)).collect();
         let plan = Arc::new(UnrollPlan { segments: placed.iter().map(|p| p.segment).collect() });
         let (mut next, mut taps, mut hidden, mut lse) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut labels = Vec::new();
         let mut tokens = vec![Vec::new(); steps];
         let mut supervised = vec![Vec::new(); steps];
         let mut query = 0;
@@ -70,6 +73,7 @@ impl TrainBatch {
                 target_row[i] = Some(lse.len());
                 hidden.extend(row.last_hidden[i * width..(i + 1) * width].iter().map(|v| v.to_f32()));
                 lse.push(row.logsumexp[i]);
+                labels.push(row.ids[i + 1]);
             }
             for k in 0..steps {
                 for q in 0..segment.queries {
@@ -97,6 +101,7 @@ impl TrainBatch {
             supervised,
             target_hidden: table(hidden, targets),
             target_lse: Tensor::from_data(TensorData::new(lse, [targets]), device),
+            labels,
             plan,
             dropout: None,
         })

@@ -1,15 +1,18 @@
 //! What the unroll is trained on: a loss, its weight at each step, and the figures worth watching.
 
-use burn::tensor::{Tensor, TensorData};
-use spectrain_kernels::draft_loss::{DraftLoss, draft_loss};
+use crate::batch::TrainBatch;
+use burn::tensor::{IndexingUpdateOp, Tensor};
+use spectrain_kernels::draft_loss::{Accepted, DraftLoss, Problem, draft_loss};
+use spectrain_kernels::product::Head;
 use spectrain_kernels::rope::indices;
-use spectrain_model::Head;
 
 /// The declared loss.
 #[derive(Debug, Clone)]
 pub struct Objective {
     /// Loss of one row.
     pub loss: DraftLoss,
+    /// What counts as acceptance in the sums.
+    pub accepted: Accepted,
     /// Weight of the feature loss, smooth L1 between the head inputs of drafter and target, mean over dimensions
     /// (EAGLE, Li et al., 2024, section 4.2).
     pub feature_weight: f32,
@@ -22,7 +25,7 @@ pub struct Objective {
 pub struct StepLoss {
     /// Σ loss: nats, and the weighted feature loss where there is one.
     pub loss: f64,
-    /// Σ overlap `Σ min(p, q)` with the target's true distribution: teacher-forced, a proxy of acceptance.
+    /// Σ chance of acceptance under the declared verifier, teacher-forced: a proxy of what it will measure.
     pub overlap: f64,
     /// Rows.
     pub rows: usize,
@@ -37,64 +40,57 @@ impl StepLoss {
     }
 }
 
-/// Rows whose logits exist at a time.
-const ROW_BLOCK: usize = 512;
-
-/// The frozen side of the loss.
-pub struct Teacher<'a> {
-    /// Head inputs of the target, `[targets, hidden]`, plain.
-    pub hidden: &'a Tensor<2>,
-    /// Target logits over the draft vocabulary, `[targets, draft vocabulary]`, plain.
-    pub logits: Tensor<2>,
-    /// Log denominators over the whole vocabulary, `[targets]`, plain.
-    pub lse: Tensor<1>,
-    /// Frozen output head over the draft vocabulary.
-    pub head: &'a Head,
-}
-
-impl Teacher<'_> {
-    /// Loss of one unroll step.
-    ///
-    /// `hidden [queries, hidden]` is the head's input on the tape, `pairs` the supervised query rows with their
-    /// target rows, `weight` the factor on every row's gradient. Returns a scalar on the tape whose gradient is that
-    /// of the loss (its value is not), and the sums. Logits and their gradients exist for [`ROW_BLOCK`] rows at a
-    /// time and never enter the tape: the gradient with respect to `hidden` is formed in closed form.
-    pub fn step(
+impl Objective {
+    /// Evaluates an unroll: `hidden [queries, hidden]` is each step's head input on the tape. Returns a scalar on the
+    /// tape whose gradient is that of the mean loss over the supervised tokens (its value is not), and each step's
+    /// sums. The head and what follows it never enter the tape: gradients with respect to `hidden` are closed forms.
+    pub fn evaluate(
         &self,
-        hidden: Tensor<2>,
-        pairs: &[(usize, usize)],
-        objective: &Objective,
-        weight: f32,
-    ) -> (Tensor<1>, StepLoss) {
-        let device = self.logits.device();
-        let mut sums = StepLoss { rows: pairs.len(), ..Default::default() };
-        let values = hidden.clone().without_autodiff();
-        let mut surrogate = Tensor::<1>::zeros([1], &hidden.device());
-        for block in pairs.chunks(ROW_BLOCK) {
-            let rows = indices(block.iter().map(|(q, _)| *q), &device);
-            let targets = indices(block.iter().map(|(_, t)| *t), &device);
-            let student = values.clone().select(0, rows);
-            let logits = self.head.logits(student.clone());
-            let target = self.logits.clone().select(0, targets.clone());
-            let lse = self.lse.clone().select(0, targets.clone());
-            let weights = Tensor::from_data(TensorData::new(vec![weight; block.len()], [block.len()]), &device);
-            let result = draft_loss(logits, target, lse, weights, objective.loss);
-            let mut gradient = self.head.pull_back(result.gradient);
-            if objective.feature_weight > 0.0 {
-                let distance = student - self.hidden.clone().select(0, targets);
-                let scale = objective.feature_weight / distance.dims()[1] as f32;
-                // Smooth L1 is c · (d − c/2) with c = d held to −1..1, its own slope.
-                let slope = distance.clone().clamp(-1.0, 1.0);
-                let value: f32 = (slope.clone() * (distance - slope.clone() * 0.5)).sum().into_scalar();
-                sums.loss += f64::from(scale * value);
-                gradient = gradient + slope * (scale * weight);
+        hidden: Vec<Tensor<2>>,
+        batch: &TrainBatch,
+        head: &Head,
+        labels: Vec<Option<u32>>,
+    ) -> (Tensor<1>, Vec<StepLoss>) {
+        let per_token = 1.0 / batch.supervised_tokens() as f32;
+        let weights: Vec<f32> = self.step_weights.iter().map(|w| w * per_token).collect();
+        let plain: Vec<Tensor<2>> = hidden.iter().map(|h| h.clone().without_autodiff()).collect();
+        let pairs = batch.supervised.clone();
+        let problem = Problem {
+            head: head.clone(),
+            pairs,
+            weights: weights.clone(),
+            labels,
+            loss: self.loss,
+            accepted: self.accepted,
+        };
+        let found = draft_loss(plain.clone(), batch.target_hidden.clone(), batch.target_lse.clone(), problem);
+        let mut total = Tensor::<1>::zeros([1], &hidden[0].device());
+        let mut sums = Vec::new();
+        for (k, (on_tape, step)) in hidden.into_iter().zip(found).enumerate() {
+            let mut sum = StepLoss { loss: step.loss, overlap: step.accepted, rows: batch.supervised[k].len() };
+            let mut gradient = step.gradient;
+            if self.feature_weight > 0.0 && sum.rows > 0 {
+                let (value, of_features) = self.feature_loss(&plain[k], batch, k);
+                sum.loss += value;
+                gradient = gradient + of_features * weights[k];
             }
-            let metrics: Vec<f32> = result.metrics.into_data().try_to_vec().expect("f32 metrics");
-            sums.loss += metrics.chunks_exact(2).map(|m| f64::from(m[0])).sum::<f64>();
-            sums.overlap += metrics.chunks_exact(2).map(|m| f64::from(m[1])).sum::<f64>();
-            let on_tape = hidden.clone().select(0, indices(block.iter().map(|(q, _)| *q), &hidden.device()));
-            surrogate = surrogate + (on_tape * gradient).sum();
+            total = total + (on_tape * gradient).sum();
+            sums.push(sum);
         }
-        (surrogate, sums)
+        (total, sums)
+    }
+
+    /// Σ of step `k`'s feature losses and their gradient `[queries, hidden]`.
+    fn feature_loss(&self, student: &Tensor<2>, batch: &TrainBatch, k: usize) -> (f64, Tensor<2>) {
+        let device = student.device();
+        let (queries, targets): (Vec<usize>, Vec<usize>) = batch.supervised[k].iter().copied().unzip();
+        let (queries, targets) = (indices(queries, &device), indices(targets, &device));
+        let distance = student.clone().select(0, queries.clone()) - batch.target_hidden.clone().select(0, targets);
+        let scale = self.feature_weight / distance.dims()[1] as f32;
+        // Smooth L1 is c · (d − c/2) with c = d held to −1..1, its own slope.
+        let slope = distance.clone().clamp(-1.0, 1.0);
+        let value: f32 = (slope.clone() * (distance - slope.clone() * 0.5)).sum().into_scalar();
+        let gradient = student.zeros_like().select_assign(0, queries, slope * scale, IndexingUpdateOp::Add);
+        (f64::from(scale * value), gradient)
     }
 }

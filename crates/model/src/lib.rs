@@ -5,14 +5,12 @@
 mod cache;
 pub mod config;
 mod decode;
-mod head;
 pub mod llama;
 pub mod sample;
 
 pub use cache::{KvCache, SlotRows, bytes};
 pub use config::LlamaConfig;
 pub use decode::{Completion, Decoder, Finish, Request, host_rows};
-pub use head::Head;
 pub use llama::{Features, Llama};
 
 /// Why a target model could not be loaded.
@@ -25,3 +23,4 @@ pub enum ModelError {
     #[error("config.json: {0}")]
     Config(String),
 }
+pub use spectrain_kernels::product::Head;

@@ -3,6 +3,7 @@
 //! [`Projection`] holds frozen weights in the order that products read them; [`linear`] multiplies by weights that
 //! training moves. Both use [`panels`] on the CPU where the processor has the instructions, else Burn's own product.
 
+mod head;
 mod panels;
 
 use crate::flex::{self, Floats};
@@ -13,6 +14,7 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, Flex, backend_extension};
 use burn::tensor::{Device, Tensor};
+pub use head::Head;
 pub use panels::Panels;
 use panels::available;
 use std::sync::Arc;
@@ -60,6 +62,14 @@ impl Projection {
         match &self.form {
             Form::Panels(panels) => [panels.inputs(), panels.outputs()],
             Form::Plain(weight) => weight.dims(),
+        }
+    }
+
+    /// The panels, where there are any.
+    pub(crate) fn panels(&self) -> Option<&Panels> {
+        match &self.form {
+            Form::Panels(panels) => Some(panels),
+            Form::Plain(_) => None,
         }
     }
 

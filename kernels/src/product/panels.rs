@@ -68,56 +68,72 @@ impl Panels {
         size_of_val(self.lines.as_slice())
     }
 
-    /// `out = a · self`, with `out [a.rows, outputs]` row after row.
+    /// `out = a · self`, with `out [a.rows, outputs]` row after row, on all threads.
     pub fn multiply(&self, a: View, out: &mut [f32]) {
-        assert!(a.cols == self.inputs && a.fits(), "matrix product of unfit views");
-        assert_eq!(out.len(), a.rows * self.outputs, "matrix product into a buffer of another size");
-        if self.inputs == 0 || out.is_empty() {
-            out.fill(0.0);
-            return;
+        if a.rows * self.inputs * self.outputs <= SMALL {
+            return self.multiply_alone(a, out);
         }
+        let out = self.checked(a, out);
         let (panels, chunks) = (self.outputs.div_ceil(WIDTH), a.rows.div_ceil(CHUNK));
-        let out = Out(out.as_mut_ptr());
-        let piece = |i: usize| {
+        (0..panels * chunks).into_par_iter().for_each(|i| {
             let (panel, chunk) = (i / chunks, i % chunks);
             let rows = chunk * CHUNK..a.rows.min((chunk + 1) * CHUNK);
-            // SAFETY: panels exist only where the instructions do; `a` fits, `out` holds all rows, and no two pieces
-            // write the same rows of the same columns.
-            unsafe { self.piece(a, panel, rows, &out) };
-        };
-        if a.rows * self.inputs * self.outputs <= SMALL {
-            (0..panels * chunks).for_each(piece);
-        } else {
-            (0..panels * chunks).into_par_iter().for_each(piece);
+            for from in (0..self.inputs).step_by(DEPTH) {
+                // SAFETY: panels exist only where the instructions do; `a` and `out` were checked, and no two pieces
+                // write the same rows of the same columns.
+                unsafe { self.block(a, panel, from, rows.clone(), &out) };
+            }
+        });
+    }
+
+    /// [`Self::multiply`] on this thread only.
+    pub fn multiply_alone(&self, a: View, out: &mut [f32]) {
+        let out = self.checked(a, out);
+        for rows in (0..a.rows).step_by(CHUNK).map(|first| first..a.rows.min(first + CHUNK)) {
+            for from in (0..self.inputs).step_by(DEPTH) {
+                for panel in 0..self.outputs.div_ceil(WIDTH) {
+                    // SAFETY: as above; there is one thread.
+                    unsafe { self.block(a, panel, from, rows.clone(), &out) };
+                }
+            }
         }
     }
 
-    /// One panel times the rows `rows` of `a`.
+    /// Refuses views and buffers that do not fit, and clears what an empty sum leaves.
+    fn checked(&self, a: View, out: &mut [f32]) -> Out {
+        assert!(a.cols == self.inputs && a.fits(), "matrix product of unfit views");
+        assert_eq!(out.len(), a.rows * self.outputs, "matrix product into a buffer of another size");
+        if self.inputs == 0 {
+            out.fill(0.0);
+        }
+        Out(out.as_mut_ptr())
+    }
+
+    /// The inputs of one panel from `from` on, at most [`DEPTH`], times the rows `rows` of `a`; adds to what the
+    /// inputs before gave.
     ///
     /// # Safety
     /// The processor has the instructions of [`tile`]; `a` fits its slice and has as many columns as `self` inputs;
     /// `out` points to `a.rows · outputs` numbers, of which nobody else touches these rows of this panel's columns.
-    unsafe fn piece(&self, a: View, panel: usize, rows: Range<usize>, out: &Out) {
-        let (panel_lines, later) = self.lines[panel * self.inputs * 3..].split_at(self.inputs * 3);
+    unsafe fn block(&self, a: View, panel: usize, from: usize, rows: Range<usize>, out: &Out) {
+        let (lines, later) = self.lines[panel * self.inputs * 3..].split_at(self.inputs * 3);
         let width = WIDTH.min(self.outputs - panel * WIDTH);
-        for from in (0..self.inputs).step_by(DEPTH) {
-            let depth = DEPTH.min(self.inputs - from);
-            let lines = &panel_lines[from * 3..(from + depth) * 3];
-            let tiles = rows.len().div_ceil(ROWS);
-            for t in 0..tiles {
-                // Tiles as equal as can be: one of a single row would wait for its sums.
-                let (first, end) = (rows.start + t * rows.len() / tiles, rows.start + (t + 1) * rows.len() / tiles);
-                let ahead = match t {
-                    0 => lines.as_ptr().wrapping_add(AHEAD),
-                    1 if !later.is_empty() => later[from * 3..].as_ptr(),
-                    _ => std::ptr::null(),
-                };
-                let part = Part { a, first, from, lines, ahead, resume: from > 0 };
-                // SAFETY: the tile lies within the rows and columns that the caller grants.
-                unsafe {
-                    let to = out.0.add(first * self.outputs + panel * WIDTH);
-                    part.run(end - first, to, self.outputs, width);
-                }
+        let depth = DEPTH.min(self.inputs - from);
+        let lines = &lines[from * 3..(from + depth) * 3];
+        let tiles = rows.len().div_ceil(ROWS);
+        for t in 0..tiles {
+            // Tiles as equal as can be: one of a single row would wait for its sums.
+            let (first, end) = (rows.start + t * rows.len() / tiles, rows.start + (t + 1) * rows.len() / tiles);
+            let ahead = match t {
+                0 => lines.as_ptr().wrapping_add(AHEAD),
+                1 if !later.is_empty() => later[from * 3..].as_ptr(),
+                _ => std::ptr::null(),
+            };
+            let part = Part { a, first, from, lines, ahead, resume: from > 0 };
+            // SAFETY: the tile lies within the rows and columns that the caller grants.
+            unsafe {
+                let to = out.0.add(first * self.outputs + panel * WIDTH);
+                part.run(end - first, to, self.outputs, width);
             }
         }
     }
@@ -240,13 +256,6 @@ unsafe fn tile<const R: usize>(part: Part, out: *mut f32, stride: usize) {
     unsafe {
         let a = part.a.data.as_ptr().add(part.first * row + part.from * col);
         let mut sums = [[_mm512_setzero_ps(); 3]; R];
-        if part.resume {
-            for (r, sums) in sums.iter_mut().enumerate() {
-                for (j, sum) in sums.iter_mut().enumerate() {
-                    *sum = _mm512_loadu_ps(out.add(r * stride + j * 16));
-                }
-            }
-        }
         for i in 0..part.lines.len() / 3 {
             let b = lines.add(i * WIDTH);
             if !part.ahead.is_null() {
@@ -264,7 +273,10 @@ unsafe fn tile<const R: usize>(part: Part, out: *mut f32, stride: usize) {
         }
         for (r, sums) in sums.iter().enumerate() {
             for (j, sum) in sums.iter().enumerate() {
-                _mm512_storeu_ps(out.add(r * stride + j * 16), *sum);
+                let out = out.add(r * stride + j * 16);
+                // A sum of partial sums: fewer roundings lie between a term and the result.
+                let before = if part.resume { _mm512_loadu_ps(out) } else { _mm512_setzero_ps() };
+                _mm512_storeu_ps(out, _mm512_add_ps(before, *sum));
             }
         }
     }

@@ -21,7 +21,7 @@ pub fn write(setup: &Setup, recipe: &Recipe, run: &RunDir, curves: Curves) -> Re
             "drafter",
             format!("eagle3, draft vocabulary {}", drafter.draft_vocab.size(setup.target.config().vocab_size)),
         ),
-        fact("loss", format!("{}; {} unroll steps", loss.label(), loss.unroll)),
+        fact("loss", format!("{}; {} unroll steps", loss.label(&recipe.verifier), loss.unroll)),
         fact("training", {
             let prompts = if train.prompts { " and their prompts" } else { "" };
             format!("{} epochs over {} answer tokens{prompts}", train.epochs, recipe.data.answer_tokens)

@@ -10,12 +10,12 @@ use anyhow::{Context, anyhow};
 use half::bf16;
 use serde_json::json;
 use spectrain_core::evaluation::Evaluation;
-use spectrain_core::recipe::{Drafter, LossKind, Optimizer, Recipe, Train};
+use spectrain_core::recipe::{Drafter, LossKind, Optimizer, Recipe, Reward, Train};
 use spectrain_data::draft_vocab::{DraftVocab, count_tokens};
 use spectrain_data::store::{FeatureRow, StoreReader, sha256};
 use spectrain_draft::checkpoint::Provenance;
 use spectrain_draft::{Checkpoint, Eagle3, Eagle3Config, Eagle3Drafter, Objective, TapScale};
-use spectrain_kernels::draft_loss::DraftLoss;
+use spectrain_kernels::draft_loss::{Accepted, DraftLoss};
 use spectrain_train::{
     JsonLines, MatrixUpdate, MetricSink, OptimiserConfig, Record, Snapshot, Start, TensorBoard, TrainConfig,
     TrainError, Trainer, Update, read_records, supervise_prompts,
@@ -225,12 +225,25 @@ fn tap_scale(rows: &[FeatureRow]) -> TapScale {
 
 /// The declared loss.
 pub fn objective(recipe: &Recipe) -> Objective {
-    let loss = match recipe.loss.kind {
+    let kind = recipe.loss.kind_for(&recipe.verifier);
+    let loss = match kind {
         LossKind::Lk => DraftLoss::Lk,
+        LossKind::LkLambda => DraftLoss::LkLambda { eta: recipe.loss.eta as f32 },
+        LossKind::Tv => DraftLoss::TotalVariation,
         LossKind::Kl => DraftLoss::Kl,
+        LossKind::Ce => DraftLoss::CrossEntropy,
+        LossKind::ReverseKl => DraftLoss::ReverseKl,
+        LossKind::Jsd => DraftLoss::JensenShannon,
+        LossKind::E2eTv => DraftLoss::EndToEndTv,
+        LossKind::ExactLength => DraftLoss::ExactLength,
     };
-    let step_weights = recipe.loss.weights().into_iter().map(|w| w as f32).collect();
-    Objective { loss, feature_weight: recipe.loss.feature_weight as f32, step_weights }
+    let of_step = |w: f64| if kind.is_chain() { 1.0 } else { w as f32 };
+    let step_weights = recipe.loss.weights().into_iter().map(of_step).collect();
+    let accepted = match Reward::of(recipe.verifier.rule, recipe.verifier.temperature) {
+        Reward::Overlap => Accepted::Overlap,
+        Reward::TargetOnly => Accepted::TargetOnly,
+    };
+    Objective { loss, accepted, feature_weight: recipe.loss.feature_weight as f32, step_weights }
 }
 
 /// Knobs of the loop.
@@ -270,7 +283,7 @@ fn provenance(setup: &Setup, recipe: &Recipe, run: &RunDir) -> Result<Provenance
         target: setup.dir.display().to_string(),
         rule: recipe.verifier.rule.to_string(),
         guarantee: recipe.verifier.rule.guarantee().to_string(),
-        loss: recipe.loss.label(),
+        loss: recipe.loss.label(&recipe.verifier),
         step: 0,
         run: sha256(depends.to_string().as_bytes()),
         version: env!("CARGO_PKG_VERSION").to_string(),

@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use super::error::PlanError;
+use super::kinds::LossKind;
 use super::tables::{Drafter, Eagle3};
 use super::{Data, Eval, Loss, Recipe, Train, Verifier};
 use crate::rules::{Guarantee, Proposals, Rule};
@@ -120,6 +121,10 @@ fn check_loss(loss: &Loss) -> Result<(), Fault> {
     positive("loss.temperature", loss.temperature)?;
     let decay = loss.step_decay;
     must(decay > 0.0 && decay <= 1.0, "loss.step_decay", &decay, "above 0 and at most 1")?;
+    must(loss.eta.is_finite() && loss.eta >= 0.0, "loss.eta", &loss.eta, "0 or more")?;
+    let chain = loss.kind.is_some_and(LossKind::is_chain);
+    let plain = !chain || loss.step_weights.is_none();
+    must(plain, "loss.step_weights", &loss.step_weights, "left out: this kind weighs its steps itself")?;
     let feature = loss.feature_weight;
     must(feature.is_finite() && feature >= 0.0, "loss.feature_weight", &feature, "0 or more")?;
     let Some(weights) = &loss.step_weights else {

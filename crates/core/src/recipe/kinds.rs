@@ -5,15 +5,36 @@ use std::fmt;
 use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The training loss of each unroll step, against the target's distribution p.
+/// The training loss, against the target's distribution p; q is the drafter's and α = Σ min(p, q) their overlap. The
+/// divergences take p renormalised on a reduced draft vocabulary, the others as the verifier has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum LossKind {
-    /// −log α with α = Σ min(p, q), the acceptance probability of the token rule; p is not renormalised on a reduced
-    /// draft vocabulary.
+    /// −log α, the acceptance probability of the token rule (LK^α).
     Lk,
-    /// KL(p‖q) with p renormalised on the draft vocabulary.
+    /// KL while α is low, 1 − α once it is high, mixed by exp(−eta·α) (LK^λ).
+    LkLambda,
+    /// 1 − α.
+    Tv,
+    /// KL(p‖q).
     Kl,
+    /// Cross-entropy of q under p: the gradient of KL, another value.
+    Ce,
+    /// KL(q‖p).
+    ReverseKl,
+    /// Jensen–Shannon divergence.
+    Jsd,
+    /// 1 − length/steps with the length a product of the steps' overlaps: for a drafter that already overlaps.
+    E2eTv,
+    /// 1 − length/steps with the weights that make the length exact on text that the target sampled.
+    ExactLength,
+}
+
+impl LossKind {
+    /// Whether the unroll steps of a row are one loss, which weighs them itself.
+    pub fn is_chain(self) -> bool {
+        matches!(self, Self::E2eTv | Self::ExactLength)
+    }
 }
 
 /// How the drafter's matrices are updated. Norms are always AdamW's.

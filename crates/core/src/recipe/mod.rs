@@ -9,6 +9,7 @@
 mod check;
 mod error;
 mod kinds;
+mod reward;
 mod source;
 mod tables;
 
@@ -19,6 +20,7 @@ use serde::Serialize;
 pub use check::TargetFacts;
 pub use error::{PlanError, RecipeError};
 pub use kinds::{DraftVocab, LossKind, Optimizer};
+pub use reward::Reward;
 pub use tables::{Data, Drafter, Eagle3, Eval, Loss, Store, Target, Train, Verifier};
 
 use source::{Places, Source};
@@ -118,12 +120,13 @@ impl Recipe {
         text
     }
 
-    /// This recipe with what the target decides written out: the default taps become explicit ids, so that the saved
-    /// recipe says everything.
+    /// This recipe with what target and verifier decide written out: the default taps become explicit ids, the default
+    /// loss a name, so that the saved recipe says everything.
     pub fn resolved(&self, facts: &TargetFacts) -> Self {
         let mut recipe = self.clone();
         let Drafter::Eagle3(drafter) = &mut recipe.drafter;
         drafter.taps = drafter.taps_for(facts.layers);
+        recipe.loss.kind = Some(self.loss.kind_for(&self.verifier));
         recipe
     }
 

@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::kinds::{DraftVocab, LossKind, Optimizer};
+use super::reward::Reward;
 use crate::rules::Rule;
 
 /// A table whose keys all have defaults.
@@ -125,8 +126,12 @@ table! {
 table! {
     /// `[loss]`: what is minimised.
     Loss {
-        /// `"lk"` (−log of the acceptance probability) or `"kl"`.
-        kind: LossKind = LossKind::Lk,
+        /// `"lk"`, `"lk-lambda"`, `"tv"`, `"kl"`, `"ce"`, `"reverse-kl"`, `"jsd"`, or, for whole chains of unroll steps,
+        /// `"e2e-tv"` and `"exact-length"`. If not set, what the declared verifier rewards: `"lk"` for rules that sample
+        /// the draft, `"ce"` for greedy decoding and `"sampled-match"`.
+        kind: Option<LossKind> = None,
+        /// How fast `"lk-lambda"` leaves KL as acceptance rises.
+        eta: f64 = 3.0,
         /// Temperature of the target's and the drafter's distribution in the loss.
         temperature: f64 = 1.0,
         /// Unroll steps: drafted tokens that one row of training imitates.
@@ -154,9 +159,17 @@ impl Loss {
         self.step_weights.clone().unwrap_or_else(|| decayed().collect())
     }
 
-    /// What is minimised, in words: the label of checkpoints, exports and reports.
-    pub fn label(&self) -> String {
-        let of_distributions = format!("{} at temperature {}", self.kind, self.temperature);
+    /// What is minimised: the kind that is set, else what the verifier rewards.
+    pub fn kind_for(&self, verifier: &Verifier) -> LossKind {
+        self.kind.unwrap_or_else(|| Reward::of(verifier.rule, verifier.temperature).loss())
+    }
+
+    /// What is minimised for `verifier`, in words: the label of checkpoints, exports and reports.
+    pub fn label(&self, verifier: &Verifier) -> String {
+        let (kind, rewarded) = (self.kind_for(verifier), Reward::of(verifier.rule, verifier.temperature).loss());
+        let chosen =
+            if kind == rewarded { String::new() } else { format!(" (the verifier's own would be {rewarded})") };
+        let of_distributions = format!("{kind} at temperature {}{chosen}", self.temperature);
         match self.feature_weight > 0.0 {
             true => format!("{of_distributions}, and {} times the distance of hidden states", self.feature_weight),
             false => of_distributions,

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use spectrain_core::recipe::{DraftVocab, Drafter, Eagle3, LossKind, Recipe};
+use spectrain_core::loss::{Row, Temperature};
+use spectrain_core::recipe::{DraftVocab, Drafter, Eagle3, LossKind, Recipe, Reward};
 use spectrain_core::rules::Rule;
 
 use crate::{SMOLLM2, parse_with, set};
@@ -45,11 +46,12 @@ rule = "token"
 temperature = 1.0
 
 [loss]
-kind = "lk"
+eta = 3.0
 temperature = 1.0
 unroll = 4
 step_decay = 0.8
 feature_weight = 0.0
+# kind is not set
 # step_weights is not set
 
 [train]
@@ -226,7 +228,36 @@ fn the_reference_recipe_fits_its_target() {
 
 #[test]
 fn the_label_of_a_loss_names_all_of_it() {
-    assert_eq!(set(&[]).unwrap().loss.label(), "lk at temperature 1");
-    let both = set(&["loss.kind=\"kl\"", "loss.feature_weight=2"]).unwrap().loss.label();
-    assert_eq!(both, "kl at temperature 1, and 2 times the distance of hidden states");
+    let label = |sets: &[&str]| {
+        let recipe = set(sets).unwrap();
+        recipe.loss.label(&recipe.verifier)
+    };
+    assert_eq!(label(&[]), "lk at temperature 1");
+    let chosen = "kl at temperature 1 (the verifier's own would be lk), and 2 times the distance of hidden states";
+    assert_eq!(label(&["loss.kind=\"kl\"", "loss.feature_weight=2"]), chosen);
+}
+
+/// `mode_order_flip`: the better of two drafters depends on the verifier, and so do the loss and the figure.
+#[test]
+fn the_declared_verifier_decides_what_is_rewarded() {
+    let row = |q: [f64; 3]| {
+        let logs = |x: [f64; 3]| x.map(f64::ln);
+        Row::new(&logs([0.4, 0.35, 0.25]), &logs(q), None, Temperature::Both(1.0)).unwrap()
+    };
+    let (a, b) = (row([0.34, 0.41, 0.25]), row([0.6, 0.2, 0.2]));
+    for (rule, temperature, picks_a, loss) in [
+        (Rule::Token, 1.0, true, LossKind::Lk),
+        (Rule::Block, 0.6, true, LossKind::Lk),
+        (Rule::Token, 0.0, false, LossKind::Ce),
+        (Rule::SampledMatch, 1.0, false, LossKind::Ce),
+        (Rule::Greedy, 0.0, false, LossKind::Ce),
+    ] {
+        let reward = Reward::of(rule, temperature);
+        assert_eq!(reward.evaluate(&a).unwrap() > reward.evaluate(&b).unwrap(), picks_a, "{rule} at {temperature}");
+        let sets = [format!("verifier.rule={rule}"), format!("verifier.temperature={temperature}")];
+        let sets: Vec<&str> = sets.iter().map(String::as_str).chain(["eval.temperatures=[0]"]).collect();
+        let recipe = set(&sets).unwrap();
+        assert_eq!(recipe.loss.kind_for(&recipe.verifier), loss);
+        assert_eq!(recipe.resolved(&SMOLLM2).loss.kind, Some(loss));
+    }
 }

@@ -89,7 +89,11 @@ fn wrong_words() {
             "[verifier]\nrule = 'typical'",
             "verifier.rule is \"typical\"; it must be token, block, greedy or sampled-match",
         ),
-        ("[loss]\nkind = 'ce'", "loss.kind is ce; it must be \"lk\" or \"kl\""),
+        (
+            "[loss]\nkind = 'mse'",
+            "loss.kind is mse; it must be one of \"lk\", \"lk-lambda\", \"tv\", \"kl\", \"ce\", \"reverse-kl\", \"jsd\", \
+             \"e2e-tv\", \"exact-length\"",
+        ),
     ] {
         refused(line, &format!("r.toml:5: {message}"));
     }

@@ -13,7 +13,7 @@ pub use runtime::Eagle3Proposer;
 
 use crate::batch::TrainBatch;
 use crate::numbered::numbered;
-use crate::objective::{Objective, StepLoss, Teacher};
+use crate::objective::{Objective, StepLoss};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
@@ -252,21 +252,10 @@ impl Eagle3Drafter {
 
     /// Loss of a batch: a scalar on the tape whose gradient is that of the mean loss, and each step's sums.
     pub fn loss(&self, weights: &Eagle3, batch: &TrainBatch, objective: &Objective) -> (Tensor<1>, Vec<StepLoss>) {
-        let teacher = Teacher {
-            hidden: &batch.target_hidden,
-            logits: self.head.logits(batch.target_hidden.clone()),
-            lse: batch.target_lse.clone(),
-            head: &self.head,
-        };
-        let per_token = 1.0 / batch.supervised_tokens() as f32;
-        let mut total = Tensor::<1>::zeros([1], &weights.fc.val().device());
-        let mut sums = Vec::new();
-        self.unroll(weights, batch, |k, hidden| {
-            let weight = objective.step_weights[k] * per_token;
-            let (surrogate, step) = teacher.step(hidden, &batch.supervised[k], objective, weight);
-            total = total.clone() + surrogate;
-            sums.push(step);
-        });
-        (total, sums)
+        let mut steps = Vec::new();
+        self.unroll(weights, batch, |_, hidden| steps.push(hidden));
+        let t2d = self.vocab.t2d();
+        let labels = batch.labels.iter().map(|&token| t2d[token as usize]).collect();
+        objective.evaluate(steps, batch, &self.head, labels)
     }
 }

@@ -1,9 +1,8 @@
 //! The output head: hidden states to logits, and gradients of logits back to hidden states.
 
-use crate::bytes;
+use super::{Panels, Projection};
+use crate::rope::indices;
 use burn::tensor::Tensor;
-use spectrain_kernels::product::Projection;
-use spectrain_kernels::rope::indices;
 use std::sync::{Arc, OnceLock};
 
 /// A frozen output head with one row a token.
@@ -40,12 +39,21 @@ impl Head {
 
     /// Gradient with respect to the head's inputs, `[rows, hidden]`, from that of the logits `[rows, tokens]`.
     pub fn pull_back(&self, gradient: Tensor<2>) -> Tensor<2> {
-        self.back.get_or_init(|| Projection::new(self.rows.clone())).apply(gradient)
+        self.back().apply(gradient)
+    }
+
+    fn back(&self) -> &Projection {
+        self.back.get_or_init(|| Projection::new(self.rows.clone()))
+    }
+
+    /// The panels of both ways, where there are panels.
+    pub(crate) fn panels(&self) -> Option<[&Panels; 2]> {
+        Some([self.logits.panels()?, self.back().panels()?])
     }
 
     /// Bytes of the rows.
     pub fn bytes(&self) -> usize {
-        bytes(&self.rows)
+        self.logits.bytes()
     }
 
     /// Bytes of the copies that products read, beside the rows.

@@ -1,0 +1,149 @@
+//! The CPU form: head, loss and the way back for a few chains at a time, so that no table of all logits exists.
+
+use super::chains::{Block, Factor, Link, Row, blocks, factors};
+use super::row::{Norm, Statistics, norm};
+use super::{Accepted, Problem};
+use crate::flex;
+use crate::matrix::View;
+use crate::product::Panels;
+use rayon::prelude::*;
+
+/// Logits that a thread holds at a time, in numbers: 32 MiB.
+const HELD: usize = 8 << 20;
+/// Most chains of a block: enough rows to multiply at full speed, and blocks for every thread.
+const CHAINS: usize = 32;
+
+/// Tables that all blocks read.
+pub(super) struct Tables<'a> {
+    /// Head inputs of the drafter, `[steps · queries, width]`.
+    pub students: &'a [f32],
+    /// Head inputs of the target, `[targets, width]`.
+    pub teacher: &'a [f32],
+    /// Log denominators of the target, `[targets]`.
+    pub lse: &'a [f32],
+    /// Queries.
+    pub queries: usize,
+    /// Width of a head input.
+    pub width: usize,
+}
+
+/// What a block gives, row by row.
+struct Found {
+    gradient: Vec<f32>,
+    /// Loss and acceptance.
+    metrics: Vec<[f32; 2]>,
+}
+
+/// Gradient `[steps · queries, width]` and metrics `[steps · queries, 2]`, zero where nothing is supervised.
+pub(super) fn evaluate(tables: &Tables, problem: &Problem, [head, back]: [&Panels; 2]) -> [Vec<f32>; 2] {
+    let steps = problem.pairs.len();
+    let fitting = HELD / (head.outputs() * (steps + 1));
+    let blocks = blocks(&problem.pairs, fitting.clamp(2, CHAINS));
+    let work = blocks.par_iter().with_max_len(1);
+    let found: Vec<Found> = work.map(|block| Work { tables, problem, head, back, block }.run()).collect();
+    let rows = steps * tables.queries;
+    let (mut gradient, mut metrics) = (flex::zeros(rows * tables.width), flex::zeros(rows * 2));
+    for (block, found) in blocks.iter().zip(&found) {
+        for ((row, values), metric) in
+            block.rows.iter().zip(found.gradient.chunks_exact(tables.width)).zip(&found.metrics)
+        {
+            let at = row.step * tables.queries + row.query;
+            gradient[at * tables.width..(at + 1) * tables.width].copy_from_slice(values);
+            metrics[at * 2..at * 2 + 2].copy_from_slice(metric);
+        }
+    }
+    [gradient, metrics]
+}
+
+/// One block with everything it needs.
+struct Work<'a> {
+    tables: &'a Tables<'a>,
+    problem: &'a Problem,
+    head: &'a Panels,
+    back: &'a Panels,
+    block: &'a Block,
+}
+
+impl Work<'_> {
+    fn run(&self) -> Found {
+        let Tables { students, teacher, queries, width, .. } = *self.tables;
+        let rows = &self.block.rows;
+        let target = self.logits(self.block.targets.iter().map(|&i| &teacher[i * width..(i + 1) * width]));
+        let student = |row: &Row| {
+            let at = row.step * queries + row.query;
+            &students[at * width..(at + 1) * width]
+        };
+        let mut logits = self.logits(rows.iter().map(student));
+        let metrics = self.losses(&mut logits, &target);
+        let mut gradient = flex::zeros(rows.len() * width);
+        self.back.multiply_alone(View::new(&logits, rows.len(), self.words(), self.words()), &mut gradient);
+        Found { gradient, metrics }
+    }
+
+    /// Draft vocabulary.
+    fn words(&self) -> usize {
+        self.head.outputs()
+    }
+
+    /// Logits of some head inputs.
+    fn logits<'b>(&self, inputs: impl ExactSizeIterator<Item = &'b [f32]>) -> Vec<f32> {
+        let rows = inputs.len();
+        let inputs = inputs.collect::<Vec<_>>().concat();
+        let mut out = flex::zeros(rows * self.words());
+        self.head.multiply_alone(View::new(&inputs, rows, self.tables.width, self.tables.width), &mut out);
+        out
+    }
+
+    /// Replaces the drafter's logits by their gradients.
+    fn losses(&self, logits: &mut [f32], target: &[f32]) -> Vec<[f32; 2]> {
+        let (words, problem, mut scratch) = (self.words(), self.problem, Vec::new());
+        let own: Vec<Norm> = target.chunks_exact(words).map(|t| norm(t, &mut scratch)).collect();
+        let of = |row: &Row| &target[row.target * words..(row.target + 1) * words];
+        let token = |row: &Row| problem.labels[self.block.targets[row.target]].map(|x| x as usize);
+        let read = |(row, z): (&Row, &[f32])| {
+            let lse = self.tables.lse[self.block.targets[row.target]];
+            Statistics::new(z, of(row), lse, own[row.target], &mut scratch)
+        };
+        let statistics: Vec<Statistics> = self.block.rows.iter().zip(logits.chunks_exact(words)).map(read).collect();
+        let parts = self.parts(logits, &statistics, of, token);
+        let rows = self.block.rows.iter().zip(&statistics).zip(logits.chunks_exact_mut(words)).zip(parts);
+        rows.map(|(((row, statistics), z), (factor, share))| {
+            let weight = problem.weights[row.step];
+            let accepted = match problem.accepted {
+                Accepted::Overlap => statistics.alpha(),
+                Accepted::TargetOnly => statistics.target_only(z, of(row)),
+            };
+            let value = statistics.gradient(problem.loss, z, of(row), token(row), factor, weight, &mut scratch);
+            [share.unwrap_or(value), accepted]
+        })
+        .collect()
+    }
+
+    /// What each row counts, and its share of the value where a chain has one.
+    fn parts<'b>(
+        &self,
+        logits: &[f32],
+        statistics: &[Statistics],
+        target: impl Fn(&Row) -> &'b [f32],
+        token: impl Fn(&Row) -> Option<usize>,
+    ) -> Vec<(Factor, Option<f32>)> {
+        let loss = self.problem.loss;
+        if !loss.is_chain() {
+            return vec![(Factor::ALONE, None); statistics.len()];
+        }
+        let words = self.words();
+        let link = |(i, row): (usize, &Row)| {
+            let z = &logits[i * words..(i + 1) * words];
+            let ratio = token(row).map_or(0.0, |x| statistics[i].ratio(z[x], target(row)[x]));
+            Link { alpha: statistics[i].alpha(), ratio }
+        };
+        let links: Vec<Link> = self.block.rows.iter().enumerate().map(link).collect();
+        let mut start = 0;
+        let chain = |rows: &[Row]| {
+            let links = &links[start..start + rows.len()];
+            start += rows.len();
+            factors(loss, rows, links, self.problem.pairs.len())
+        };
+        self.block.chains().flat_map(chain).map(|(factor, share)| (factor, Some(share))).collect()
+    }
+}

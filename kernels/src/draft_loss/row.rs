@@ -1,0 +1,277 @@
+//! One row: the drafter's logits `z` and the target's logits `t` over the draft vocabulary, to value and gradient.
+//!
+//! Everything stays in log space: `log α = logsumexp min(log p, log q)` needs no clamp, and the factor `1/α` of the LK
+//! gradient never overflows because each of its terms is a probability ratio below one. Gradients replace `z`; tokens
+//! that the target rules out (`t = -inf`) have `p = 0`.
+
+use super::DraftLoss;
+use crate::simd::{exp, exp_shifted, flushed, kernel, ln_1p, max, sum};
+
+/// What all losses of a row are made of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Statistics {
+    /// The drafter's softmax.
+    q: Norm,
+    /// The target over its whole vocabulary: `p`.
+    p: Norm,
+    /// The target over the draft vocabulary only: `p̃`.
+    own: Norm,
+    /// `ln α`.
+    log_alpha: f32,
+    /// `S`, the drafter's mass on tokens that it gives less than the target does, and its mass on the others.
+    sides: [f32; 2],
+}
+
+/// A softmax: `ln q = (z - top) - log`. The largest logit goes first, so that little is lost beside large logits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Norm {
+    top: f32,
+    log: f32,
+}
+
+impl Norm {
+    #[inline(always)]
+    fn of(self, logit: f32) -> f32 {
+        (logit - self.top) - self.log
+    }
+}
+
+/// What a chain makes of one of its rows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Factor {
+    /// Factor on the gradient.
+    pub scale: f32,
+    /// What acceptance of the chain's token is worth to the steps behind, where more of `q` on it would help.
+    pub worth: f32,
+}
+
+impl Factor {
+    /// A row that stands for itself.
+    pub const ALONE: Self = Self { scale: 1.0, worth: 0.0 };
+}
+
+impl Statistics {
+    /// Reads a row whose target has the log denominator `t_lse` over its whole vocabulary; `own` is [`norm`] of `t`.
+    pub fn new(z: &[f32], t: &[f32], t_lse: f32, own: Norm, scratch: &mut Vec<f32>) -> Self {
+        let p = Norm { top: own.top, log: t_lse - own.top };
+        let (q, log_alpha, sides) = overlap(z, t, p, scratch);
+        Self { q, p, own, log_alpha, sides }
+    }
+
+    /// The overlap `Σ min(p, q)`.
+    pub fn alpha(&self) -> f32 {
+        exp(self.log_alpha)
+    }
+
+    /// `p(argmax q)`, of the lowest token among equals.
+    pub fn target_only(&self, z: &[f32], t: &[f32]) -> f32 {
+        z.iter().position(|&z| z == self.q.top).map_or(0.0, |token| exp(self.p.of(t[token])))
+    }
+
+    /// `q/p` of the token with these logits.
+    pub fn ratio(&self, z: f32, t: f32) -> f32 {
+        exp((self.q.of(z) - self.p.of(t)).min(88.0))
+    }
+
+    /// Replaces `z` by the gradient of `loss`, times `weight`, and returns its value. Chain losses differentiate
+    /// `1 - α` of this row, as `factor` says, along the chain's `token`.
+    pub fn gradient(
+        &self,
+        loss: DraftLoss,
+        z: &mut [f32],
+        t: &[f32],
+        token: Option<usize>,
+        factor: Factor,
+        weight: f32,
+        scratch: &mut Vec<f32>,
+    ) -> f32 {
+        scratch.resize(z.len(), 0.0);
+        let Self { q, p, own, log_alpha, sides } = *self;
+        match loss {
+            DraftLoss::Kl => forward_kl(z, t, q, own, 1.0, weight, scratch),
+            DraftLoss::CrossEntropy => forward_kl(z, t, q, own, 0.0, weight, scratch),
+            DraftLoss::ReverseKl => reverse_kl(z, t, q, own, weight, scratch),
+            DraftLoss::JensenShannon => jensen_shannon(z, t, q, own, weight, scratch),
+            DraftLoss::Lk => {
+                lk(z, t, q, p, log_alpha, exp(sides[0].ln() - log_alpha), weight);
+                -log_alpha
+            }
+            DraftLoss::LkLambda { eta } => {
+                let mix = exp(-eta * self.alpha());
+                let kl = lk_mixed(z, t, q, p, own, sides, mix, weight, scratch);
+                mix * kl + (1.0 - mix) * (1.0 - self.alpha())
+            }
+            DraftLoss::TotalVariation | DraftLoss::EndToEndTv | DraftLoss::ExactLength => {
+                let under = token.filter(|&x| q.of(z[x]) < p.of(t[x]));
+                let worth = if under.is_some() { factor.worth } else { 0.0 };
+                let weight = weight * factor.scale;
+                total_variation(z, t, q, p, [sides[0] + worth, sides[1] - worth], weight);
+                if let Some(x) = under {
+                    z[x] -= weight * worth;
+                }
+                1.0 - self.alpha()
+            }
+        }
+    }
+}
+
+/// The softmax of `z`; leaves `e^(z - max z)` in `scratch`.
+#[inline(always)]
+fn norm_of(z: &[f32], scratch: &mut [f32]) -> Norm {
+    scratch.copy_from_slice(z);
+    let top = max(scratch);
+    exp_shifted(scratch, top);
+    Norm { top, log: sum(scratch).ln() }
+}
+
+kernel! {
+    /// The softmax of `z`.
+    pub(super) fn norm(z: &[f32], scratch: &mut Vec<f32>) -> Norm {
+        scratch.resize(z.len(), 0.0);
+        norm_of(z, scratch)
+    }
+}
+
+/// Log of the softmax denominator of `z`.
+pub(super) fn log_denominator(z: &[f32], scratch: &mut Vec<f32>) -> f32 {
+    let Norm { top, log } = norm(z, scratch);
+    top + log
+}
+
+kernel! {
+    /// The drafter's softmax, `ln α`, and the drafter's mass on either side of the target.
+    fn overlap(z: &[f32], t: &[f32], p: Norm, scratch: &mut Vec<f32>) -> (Norm, f32, [f32; 2]) {
+        scratch.resize(2 * z.len(), 0.0);
+        let (mass, smaller) = scratch.split_at_mut(z.len());
+        let q = norm_of(z, mass);
+        let total = sum(mass);
+        for (((s, m), z), t) in smaller.iter_mut().zip(mass.iter_mut()).zip(z).zip(t) {
+            let (log_q, log_p) = (q.of(*z), p.of(*t));
+            let under = log_q < log_p;
+            *s = if under { log_q } else { log_p };
+            // The sign says on which side the mass is.
+            *m = if under { *m } else { -*m };
+        }
+        let top = max(smaller);
+        exp_shifted(smaller, top);
+        let log_alpha = top + sum(smaller).ln();
+        for (s, m) in smaller.iter_mut().zip(mass.iter_mut()) {
+            *s = if *m < 0.0 { -*m } else { 0.0 };
+            *m = if *m > 0.0 { *m } else { 0.0 };
+        }
+        (q, log_alpha, [sum(mass) / total, sum(smaller) / total])
+    }
+}
+
+kernel! {
+    /// `Σ p̃ (entropy · ln p̃ - ln q)`: KL with `entropy` 1, cross-entropy with 0.
+    fn forward_kl(z: &mut [f32], t: &[f32], q: Norm, own: Norm, entropy: f32, weight: f32, scratch: &mut [f32]) -> f32 {
+        for ((s, z), t) in scratch.iter_mut().zip(z.iter_mut()).zip(t) {
+            let (log_p, log_q) = (own.of(*t), q.of(*z));
+            let p = exp(log_p);
+            // Where p is nothing, its logarithm may be infinite.
+            *s = if p > 0.0 { p * (entropy * log_p - log_q) } else { 0.0 };
+            *z = weight * flushed(exp(log_q) - p);
+        }
+        sum(scratch)
+    }
+}
+
+/// `ln (q/p)` without the two logarithms, which are large beside their difference.
+#[derive(Clone, Copy)]
+struct Ratio(f64);
+
+impl Ratio {
+    #[inline(always)]
+    fn new(q: Norm, p: Norm) -> Self {
+        Self((f64::from(q.top) - f64::from(p.top)) + (f64::from(q.log) - f64::from(p.log)))
+    }
+
+    #[inline(always)]
+    fn of(self, z: f32, t: f32) -> f64 {
+        (f64::from(z) - f64::from(t)) - self.0
+    }
+}
+
+kernel! {
+    /// `Σ q (ln q - ln p̃)`.
+    fn reverse_kl(z: &mut [f32], t: &[f32], q: Norm, own: Norm, weight: f32, scratch: &mut [f32]) -> f32 {
+        let ratio = Ratio::new(q, own);
+        for ((s, z), t) in scratch.iter_mut().zip(z.iter()).zip(t) {
+            let mass = exp(q.of(*z));
+            *s = if mass > 0.0 { mass * ratio.of(*z, *t) as f32 } else { 0.0 };
+        }
+        let value = sum(scratch);
+        for (z, t) in z.iter_mut().zip(t) {
+            let mass = exp(q.of(*z));
+            let excess = if mass > 0.0 { (ratio.of(*z, *t) - f64::from(value)) as f32 } else { 0.0 };
+            *z = weight * flushed(mass * excess);
+        }
+        value
+    }
+}
+
+kernel! {
+    /// Jensen–Shannon divergence: `½ KL(p̃ ‖ m) + ½ KL(q ‖ m)` with `m` the mean of both.
+    fn jensen_shannon(z: &mut [f32], t: &[f32], q: Norm, own: Norm, weight: f32, scratch: &mut [f32]) -> f32 {
+        let ratio = Ratio::new(q, own);
+        // The drafter's part first: the gradient needs its whole.
+        for ((s, z), t) in scratch.iter_mut().zip(z.iter()).zip(t) {
+            let mass = exp(q.of(*z));
+            *s = if mass > 0.0 { mass * over_mean(ratio.of(*z, *t) as f32) } else { 0.0 };
+        }
+        let of_q = sum(scratch);
+        for ((s, z), t) in scratch.iter_mut().zip(z.iter_mut()).zip(t) {
+            let (p, mass) = (exp(own.of(*t)), exp(q.of(*z)));
+            let over = ratio.of(*z, *t) as f32;
+            *s = if p > 0.0 { p * over_mean(-over) } else { 0.0 };
+            let excess = if mass > 0.0 { over_mean(over) - of_q } else { 0.0 };
+            *z = 0.5 * weight * flushed(mass * excess);
+        }
+        0.5 * (of_q + sum(scratch))
+    }
+}
+
+/// `ln (a / m)` with `m` the mean of `a` and `b`, from `ln (a/b)`: `ln 2 - ln (1 + b/a)`.
+#[inline(always)]
+fn over_mean(log_ratio: f32) -> f32 {
+    let below = if log_ratio < 0.0 { log_ratio } else { 0.0 };
+    (std::f32::consts::LN_2 - ln_1p(exp(-log_ratio.abs()))) + below
+}
+
+kernel! {
+    /// Gradient of `-ln α`; `covered` is the under-covered tokens' share of `α`.
+    fn lk(z: &mut [f32], t: &[f32], q: Norm, p: Norm, log_alpha: f32, covered: f32, weight: f32) {
+        for (z, t) in z.iter_mut().zip(t) {
+            let (log_q, log_p) = (q.of(*z), p.of(*t));
+            // The ratio q/α of an under-covered token is at most one: it is a part of α.
+            let ratio = if log_q < log_p { exp((log_q - log_alpha).min(0.0)) } else { 0.0 };
+            *z = weight * flushed(exp(log_q) * covered - ratio);
+        }
+    }
+}
+
+kernel! {
+    /// Gradient of `mix · KL(p̃ ‖ q) + (1 - mix) · (1 - α)`; returns the KL.
+    fn lk_mixed(z: &mut [f32], t: &[f32], q: Norm, p: Norm, own: Norm, sides: [f32; 2], mix: f32, weight: f32, scratch: &mut [f32]) -> f32 {
+        for ((s, z), t) in scratch.iter_mut().zip(z.iter_mut()).zip(t) {
+            let (log_p, log_q) = (own.of(*t), q.of(*z));
+            let (p_own, mass) = (exp(log_p), exp(log_q));
+            *s = if p_own > 0.0 { p_own * (log_p - log_q) } else { 0.0 };
+            let side = if log_q < p.of(*t) { -sides[1] } else { sides[0] };
+            *z = weight * flushed(mix * (mass - p_own) + (1.0 - mix) * mass * side);
+        }
+        sum(scratch)
+    }
+}
+
+kernel! {
+    /// Gradient of `1 - α`: `q S` where `q >= p`, else `q (S - 1)`, with `S` and `1 - S` as sums of their own.
+    fn total_variation(z: &mut [f32], t: &[f32], q: Norm, p: Norm, sides: [f32; 2], weight: f32) {
+        for (z, t) in z.iter_mut().zip(t) {
+            let log_q = q.of(*z);
+            let side = if log_q < p.of(*t) { -sides[1] } else { sides[0] };
+            *z = weight * flushed(exp(log_q) * side);
+        }
+    }
+}
