@@ -8,10 +8,12 @@ use crate::matrix::View;
 use crate::product::Panels;
 use rayon::prelude::*;
 
-/// Logits that a thread holds at a time, in numbers: 32 MiB.
-const HELD: usize = 8 << 20;
-/// Most chains of a block: enough rows to multiply at full speed, and blocks for every thread.
-const CHAINS: usize = 32;
+/// Logits that a thread holds at a time, in numbers: 40 MiB.
+const HELD: usize = 10 << 20;
+/// Chains of a block come in groups of this many, so that no tile of a product stays half empty.
+const GROUP: usize = 8;
+/// Most groups of a block: enough rows to multiply at full speed, and blocks for every thread.
+const GROUPS: usize = 4;
 
 /// Tables that all blocks read.
 pub(super) struct Tables<'a> {
@@ -37,10 +39,12 @@ struct Found {
 /// Gradient `[steps · queries, width]` and metrics `[steps · queries, 2]`, zero where nothing is supervised.
 pub(super) fn evaluate(tables: &Tables, problem: &Problem, [head, back]: [&Panels; 2]) -> [Vec<f32>; 2] {
     let steps = problem.pairs.len();
-    let fitting = HELD / (head.outputs() * (steps + 1));
-    let blocks = blocks(&problem.pairs, fitting.clamp(2, CHAINS));
+    let groups = HELD / (GROUP * head.outputs() * (steps + 1));
+    let chains = if groups == 0 { 2 } else { GROUP * groups.min(GROUPS) };
+    let blocks = blocks(&problem.pairs, chains);
     let work = blocks.par_iter().with_max_len(1);
-    let found: Vec<Found> = work.map(|block| Work { tables, problem, head, back, block }.run()).collect();
+    let run = |buffers: &mut Buffers, block| Work { tables, problem, head, back, block }.run(buffers);
+    let found: Vec<Found> = work.map_init(Buffers::default, run).collect();
     let rows = steps * tables.queries;
     let (mut gradient, mut metrics) = (flex::zeros(rows * tables.width), flex::zeros(rows * 2));
     for (block, found) in blocks.iter().zip(&found) {
@@ -55,6 +59,15 @@ pub(super) fn evaluate(tables: &Tables, problem: &Problem, [head, back]: [&Panel
     [gradient, metrics]
 }
 
+/// What a thread uses again for its next block.
+#[derive(Default)]
+struct Buffers {
+    inputs: Vec<f32>,
+    student: Vec<f32>,
+    target: Vec<f32>,
+    row: Vec<f32>,
+}
+
 /// One block with everything it needs.
 struct Work<'a> {
     tables: &'a Tables<'a>,
@@ -65,18 +78,20 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn run(&self) -> Found {
+    fn run(&self, buffers: &mut Buffers) -> Found {
         let Tables { students, teacher, queries, width, .. } = *self.tables;
         let rows = &self.block.rows;
-        let target = self.logits(self.block.targets.iter().map(|&i| &teacher[i * width..(i + 1) * width]));
+        let Buffers { inputs, student: logits, target, row: scratch } = buffers;
+        let teacher = self.block.targets.iter().map(|&i| &teacher[i * width..(i + 1) * width]);
+        self.logits(teacher, inputs, target);
         let student = |row: &Row| {
             let at = row.step * queries + row.query;
             &students[at * width..(at + 1) * width]
         };
-        let mut logits = self.logits(rows.iter().map(student));
-        let metrics = self.losses(&mut logits, &target);
+        self.logits(rows.iter().map(student), inputs, logits);
+        let metrics = self.losses(logits, target, scratch);
         let mut gradient = flex::zeros(rows.len() * width);
-        self.back.multiply_alone(View::new(&logits, rows.len(), self.words(), self.words()), &mut gradient);
+        self.back.multiply_alone(View::new(logits, rows.len(), self.words(), self.words()), &mut gradient);
         Found { gradient, metrics }
     }
 
@@ -85,24 +100,24 @@ impl Work<'_> {
         self.head.outputs()
     }
 
-    /// Logits of some head inputs.
-    fn logits<'b>(&self, inputs: impl ExactSizeIterator<Item = &'b [f32]>) -> Vec<f32> {
-        let rows = inputs.len();
-        let inputs = inputs.collect::<Vec<_>>().concat();
-        let mut out = flex::zeros(rows * self.words());
-        self.head.multiply_alone(View::new(&inputs, rows, self.tables.width, self.tables.width), &mut out);
-        out
+    /// Logits of some head inputs, which are gathered in `inputs`.
+    fn logits<'b>(&self, rows: impl Iterator<Item = &'b [f32]>, inputs: &mut Vec<f32>, out: &mut Vec<f32>) {
+        inputs.clear();
+        rows.for_each(|row| inputs.extend_from_slice(row));
+        let rows = inputs.len() / self.tables.width;
+        out.resize(rows * self.words(), 0.0);
+        self.head.multiply_alone(View::new(inputs, rows, self.tables.width, self.tables.width), out);
     }
 
     /// Replaces the drafter's logits by their gradients.
-    fn losses(&self, logits: &mut [f32], target: &[f32]) -> Vec<[f32; 2]> {
-        let (words, problem, mut scratch) = (self.words(), self.problem, Vec::new());
-        let own: Vec<Norm> = target.chunks_exact(words).map(|t| norm(t, &mut scratch)).collect();
+    fn losses(&self, logits: &mut [f32], target: &[f32], scratch: &mut Vec<f32>) -> Vec<[f32; 2]> {
+        let (words, problem) = (self.words(), self.problem);
+        let own: Vec<Norm> = target.chunks_exact(words).map(|t| norm(t, scratch)).collect();
         let of = |row: &Row| &target[row.target * words..(row.target + 1) * words];
         let token = |row: &Row| problem.labels[self.block.targets[row.target]].map(|x| x as usize);
         let read = |(row, z): (&Row, &[f32])| {
             let lse = self.tables.lse[self.block.targets[row.target]];
-            Statistics::new(z, of(row), lse, own[row.target], &mut scratch)
+            Statistics::new(z, of(row), lse, own[row.target], scratch)
         };
         let statistics: Vec<Statistics> = self.block.rows.iter().zip(logits.chunks_exact(words)).map(read).collect();
         let parts = self.parts(logits, &statistics, of, token);
@@ -113,7 +128,7 @@ impl Work<'_> {
                 Accepted::Overlap => statistics.alpha(),
                 Accepted::TargetOnly => statistics.target_only(z, of(row)),
             };
-            let value = statistics.gradient(problem.loss, z, of(row), token(row), factor, weight, &mut scratch);
+            let value = statistics.gradient(problem.loss, z, of(row), token(row), factor, weight, scratch);
             [share.unwrap_or(value), accepted]
         })
         .collect()

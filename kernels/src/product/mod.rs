@@ -135,9 +135,7 @@ impl ProjectOps for Flex {
 
 /// `a · panels` as a tensor.
 fn multiply(a: View, panels: &Panels) -> FloatTensor<Flex> {
-    let mut out = flex::zeros(a.rows * panels.outputs());
-    panels.multiply(a, &mut out);
-    flex::tensor(out, [a.rows, panels.outputs()])
+    flex::tensor(panels.product(a), [a.rows, panels.outputs()])
 }
 
 /// `a · b` by panels of `b`.

@@ -15,7 +15,7 @@ const ROWS: usize = 8;
 /// Rows of a piece of work; its part of `a` stays in the cache while the panel does.
 const CHUNK: usize = 32 * ROWS;
 /// Inputs that are summed before the results are written: so much of a panel stays in the second-level cache.
-const DEPTH: usize = 2048;
+const DEPTH: usize = 1024;
 /// Lines that are asked for ahead of their use while a panel comes from memory.
 const AHEAD: usize = 96;
 /// Products below this many multiplications are not worth waking another thread.
@@ -68,12 +68,43 @@ impl Panels {
         size_of_val(self.lines.as_slice())
     }
 
+    /// `a · self`, `[a.rows, outputs]` row after row.
+    pub fn product(&self, a: View) -> Vec<f32> {
+        let len = a.rows * self.outputs;
+        if self.inputs == 0 {
+            return vec![0.0; len];
+        }
+        let mut out: Vec<f32> = Vec::with_capacity(len);
+        self.check(a);
+        // SAFETY: so much was reserved, and a product writes every element before it reads it.
+        unsafe {
+            self.run(a, &Out(out.as_mut_ptr()));
+            out.set_len(len);
+        }
+        out
+    }
+
     /// `out = a · self`, with `out [a.rows, outputs]` row after row, on all threads.
     pub fn multiply(&self, a: View, out: &mut [f32]) {
-        if a.rows * self.inputs * self.outputs <= SMALL {
-            return self.multiply_alone(a, out);
-        }
         let out = self.checked(a, out);
+        // SAFETY: `out` holds all rows and is borrowed alone.
+        unsafe { self.run(a, &out) };
+    }
+
+    /// [`Self::multiply`] on this thread only.
+    pub fn multiply_alone(&self, a: View, out: &mut [f32]) {
+        let out = self.checked(a, out);
+        // SAFETY: as above.
+        unsafe { self.run_alone(a, &out) };
+    }
+
+    /// # Safety
+    /// `out` points to `a.rows · outputs` numbers that nobody else touches, and `a` was checked.
+    unsafe fn run(&self, a: View, out: &Out) {
+        if a.rows * self.inputs * self.outputs <= SMALL {
+            // SAFETY: handed on.
+            return unsafe { self.run_alone(a, out) };
+        }
         let (panels, chunks) = (self.outputs.div_ceil(WIDTH), a.rows.div_ceil(CHUNK));
         (0..panels * chunks).into_par_iter().for_each(|i| {
             let (panel, chunk) = (i / chunks, i % chunks);
@@ -81,27 +112,31 @@ impl Panels {
             for from in (0..self.inputs).step_by(DEPTH) {
                 // SAFETY: panels exist only where the instructions do; `a` and `out` were checked, and no two pieces
                 // write the same rows of the same columns.
-                unsafe { self.block(a, panel, from, rows.clone(), &out) };
+                unsafe { self.block(a, panel, from, rows.clone(), out) };
             }
         });
     }
 
-    /// [`Self::multiply`] on this thread only.
-    pub fn multiply_alone(&self, a: View, out: &mut [f32]) {
-        let out = self.checked(a, out);
+    /// # Safety
+    /// As [`Self::run`].
+    unsafe fn run_alone(&self, a: View, out: &Out) {
         for rows in (0..a.rows).step_by(CHUNK).map(|first| first..a.rows.min(first + CHUNK)) {
             for from in (0..self.inputs).step_by(DEPTH) {
                 for panel in 0..self.outputs.div_ceil(WIDTH) {
                     // SAFETY: as above; there is one thread.
-                    unsafe { self.block(a, panel, from, rows.clone(), &out) };
+                    unsafe { self.block(a, panel, from, rows.clone(), out) };
                 }
             }
         }
     }
 
+    fn check(&self, a: View) {
+        assert!(a.cols == self.inputs && a.fits(), "matrix product of unfit views");
+    }
+
     /// Refuses views and buffers that do not fit, and clears what an empty sum leaves.
     fn checked(&self, a: View, out: &mut [f32]) -> Out {
-        assert!(a.cols == self.inputs && a.fits(), "matrix product of unfit views");
+        self.check(a);
         assert_eq!(out.len(), a.rows * self.outputs, "matrix product into a buffer of another size");
         if self.inputs == 0 {
             out.fill(0.0);
