@@ -1,6 +1,7 @@
 //! End-to-end tests: the real code paths, against references and against each other. One binary, since each links Burn.
 #![allow(clippy::unwrap_used)]
 
+mod accumulation;
 mod export;
 mod identity;
 mod law;

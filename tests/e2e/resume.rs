@@ -1,6 +1,6 @@
 //! A run that is stopped and goes on ends as if it never had been: weights, moments and metrics, bit for bit.
 
-use crate::support::{random_drafter, random_target};
+use crate::support::{random_drafter, random_target, train_config};
 use crate::training::{canary, objective};
 use burn::tensor::Device;
 use burn_pack::Reader;
@@ -63,18 +63,12 @@ fn train(dir: &Path, matrices: MatrixUpdate, dropout: f64, stops: &[usize]) {
     let (drafter, fresh) = random_drafter(&target, VOCABULARY, 8, &device);
     let objective = objective(DraftLoss::Lk);
     let config = TrainConfig {
-        epochs: 3,
-        batch_tokens: 200,
-        learning_rate: 5e-3,
-        warmup_ratio: 0.05,
         dropout,
         optimiser: OptimiserConfig { matrices, betas: (0.9, 0.95), eps: 1e-8, weight_decay: 0.01 },
-        clip_norm: 1.0,
         validation_share: 0.2,
         // No divisor of the stops: a stop falls between two records.
         log_every: 4,
-        checkpoint_every: 0,
-        seed: 1,
+        ..train_config()
     };
     let mut start: Start = Start::Fresh(Box::new(fresh));
     let mut stops = stops.iter();

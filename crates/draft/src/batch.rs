@@ -50,6 +50,11 @@ pub fn packed_rows(row: &FeatureRow, steps: usize) -> usize {
     place(row, steps).map_or(0, |p| p.segment.keys)
 }
 
+/// Supervised tokens that `row` brings to a batch of `steps` unroll steps: what a mean is taken over.
+pub fn supervised_tokens(row: &FeatureRow, steps: usize) -> usize {
+    place(row, steps).map_or(0, |p| p.row.loss_mask.iter().skip(1).filter(|&&m| m).count())
+}
+
 impl TrainBatch {
     /// Packs `rows` for `steps` unroll steps; `None` when nothing in them is supervised.
     pub fn new(rows: &[&FeatureRow], steps: usize, device: &Device) -> Option<Self> {

@@ -2,8 +2,11 @@
 
 mod batches;
 mod clip;
+mod config;
+mod gradients;
 mod metrics;
 mod optimiser;
+mod plan;
 mod schedule;
 pub mod snapshot;
 mod supervision;
@@ -13,10 +16,12 @@ mod window;
 
 pub use batches::Batches;
 pub use clip::clip_global_norm;
+pub use config::TrainConfig;
+pub use gradients::StepGradients;
 pub use metrics::{JsonLines, MetricSink, Record, peak_memory_mib, read_records};
 pub use optimiser::{MatrixUpdate, OptimiserConfig};
 pub use schedule::Schedule;
 pub use snapshot::Snapshot;
 pub use supervision::supervise_prompts;
 pub use tensorboard::TensorBoard;
-pub use trainer::{Due, Start, TrainConfig, TrainError, Trainer, Update};
+pub use trainer::{Due, Start, TrainError, Trainer, Update};

@@ -1,43 +1,16 @@
 //! The loop: `for batch { forward → loss → backward → clip → step → log }`.
 
 use crate::metrics::peak_memory_mib;
+use crate::plan::plan;
 use crate::snapshot::{self, Snapshot, SnapshotError};
 use crate::window::Window;
-use crate::{Batches, MetricSink, OptimiserConfig, Record, Schedule, clip_global_norm};
+use crate::{Batches, MetricSink, Record, StepGradients, TrainConfig, clip_global_norm};
 use burn::module::Module;
-use burn::optim::{GradientsParams, ModuleOptimizer};
-use spectrain_core::rng::{Key, Purpose};
+use burn::optim::ModuleOptimizer;
 use spectrain_data::store::FeatureRow;
 use spectrain_draft::batch::packed_rows;
-use spectrain_draft::{Dropout, Eagle3, Eagle3Drafter, Objective, StepLoss, TrainBatch};
+use spectrain_draft::{Eagle3, Eagle3Drafter, Objective, StepLoss, TrainBatch};
 use std::path::Path;
-
-/// Knobs of the loop.
-#[derive(Debug, Clone)]
-pub struct TrainConfig {
-    /// Passes over the conversations.
-    pub epochs: usize,
-    /// Packed rows per optimiser step.
-    pub batch_tokens: usize,
-    /// Peak learning rate.
-    pub learning_rate: f64,
-    /// Share of the steps that warm up.
-    pub warmup_ratio: f64,
-    /// Share of the layer's inputs that a step leaves out.
-    pub dropout: f64,
-    /// Update of the parameters.
-    pub optimiser: OptimiserConfig,
-    /// Largest norm of all gradients together.
-    pub clip_norm: f64,
-    /// Share of the conversations that are held out.
-    pub validation_share: f64,
-    /// Optimiser steps between records.
-    pub log_every: usize,
-    /// Optimiser steps between checkpoints; 0 for none before the end.
-    pub checkpoint_every: usize,
-    /// Seed of order and split.
-    pub seed: u64,
-}
 
 /// Why training stopped.
 #[derive(Debug, thiserror::Error)]
@@ -137,43 +110,7 @@ struct Taken {
     tokens: usize,
 }
 
-/// One step of the plan.
-struct Step {
-    /// Epochs seen after the step, with fraction.
-    seen: f64,
-    /// Whether the epoch ends with it.
-    last: bool,
-    /// Conversations, as indices among those to train on.
-    group: Vec<usize>,
-}
-
-impl TrainConfig {
-    /// Conversations to train on and held-out ones, of `count`.
-    pub fn split(&self, count: usize) -> (Vec<usize>, Vec<usize>) {
-        let held_out = |i: &usize| Key::new(self.seed, *i as u64, 1, Purpose::Data).uniform() < self.validation_share;
-        (0..count).partition(|i| !held_out(i))
-    }
-}
-
 impl Trainer<'_> {
-    /// Every optimiser step of the run, in order.
-    fn plan(&self, train: &[usize]) -> Vec<Step> {
-        let unroll = self.objective.step_weights.len();
-        let sizes = train.iter().map(|&i| packed_rows(&self.rows[i], unroll)).collect();
-        let batches = Batches::new(sizes, self.config.batch_tokens, self.config.seed);
-        let steps = |epoch: usize| {
-            let groups = batches.epoch(epoch);
-            let count = groups.len();
-            let step = move |(i, group)| Step {
-                seen: epoch as f64 + (i + 1) as f64 / count as f64,
-                last: i + 1 == count,
-                group,
-            };
-            groups.into_iter().enumerate().map(step)
-        };
-        (0..self.config.epochs).flat_map(steps).collect()
-    }
-
     /// Trains from `start` to the end and returns the weights.
     ///
     /// # Errors
@@ -186,17 +123,20 @@ impl Trainer<'_> {
     ) -> Result<Eagle3, TrainError> {
         let c = self.config;
         let (train, held_out) = c.split(self.rows.len());
-        let plan = self.plan(&train);
+        let unroll = self.objective.step_weights.len();
+        let plan = plan(c, train.iter().map(|&i| packed_rows(&self.rows[i], unroll)).collect());
         let total = plan.len();
         if total == 0 {
             return Err(TrainError::Empty);
         }
-        let schedule = Schedule::new(c.learning_rate, c.warmup_ratio, total);
+        let schedule = c.schedule(total);
         let (done, mut state) = self.begin(start);
         for (i, now) in plan.iter().enumerate().skip(done) {
             let step = i + 1;
-            let rows: Vec<&FeatureRow> = now.group.iter().map(|&g| &self.rows[train[g]]).collect();
-            let taken = self.take_step(&mut state, &rows, schedule.rate(i), i)?;
+            let rows = |group: &Vec<usize>| group.iter().map(|&g| &self.rows[train[g]]).collect();
+            let batches: Vec<Vec<&FeatureRow>> = now.batches.iter().map(rows).collect();
+            let found = self.gradients(&state.weights, &batches, now.first_batch);
+            let taken = self.take_step(&mut state, found, schedule.rate(i), i)?;
             let mut record =
                 |record: Record| sink.record(&record).map_err(|e| TrainError::Output(format!("metrics: {e}")));
             if step.is_multiple_of(c.log_every.max(1)) || step == total {
@@ -235,16 +175,9 @@ impl Trainer<'_> {
         }
     }
 
-    /// One optimiser step on `rows`; `i` steps were taken before.
-    fn take_step(&self, state: &mut State, rows: &[&FeatureRow], rate: f64, i: usize) -> Result<Taken, TrainError> {
-        let device = self.drafter.embedding.device();
-        let unroll = self.objective.step_weights.len();
-        let mut batch = TrainBatch::new(rows, unroll, &device).expect("a planned batch has supervised tokens");
-        let c = self.config;
-        batch.dropout = (c.dropout > 0.0).then_some(Dropout { rate: c.dropout, seed: c.seed, step: i });
-        let tokens = batch.supervised_tokens();
-        let (surrogate, sums) = self.drafter.loss(&state.weights, &batch, self.objective);
-        let mut grads = GradientsParams::from_grads(surrogate.backward(), &state.weights);
+    /// One optimiser step along the gradient `found`; `i` steps were taken before.
+    fn take_step(&self, state: &mut State, found: StepGradients, rate: f64, i: usize) -> Result<Taken, TrainError> {
+        let StepGradients { mut grads, sums, tokens } = found;
         let norm = clip_global_norm(&state.weights, &mut grads, self.config.clip_norm);
         let loss = self.mean_loss(&sums, tokens);
         if !(loss.is_finite() && norm.is_finite()) {

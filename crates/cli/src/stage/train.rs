@@ -239,8 +239,11 @@ pub fn config(recipe: &Recipe) -> TrainConfig {
     TrainConfig {
         epochs: t.epochs,
         batch_tokens: t.batch_tokens,
+        accumulate: t.accumulate,
         learning_rate: t.learning_rate,
         warmup_ratio: t.warmup_ratio,
+        schedule: t.schedule,
+        decay_share: t.decay_share,
         dropout: t.dropout,
         optimiser: OptimiserConfig {
             matrices: match t.optimizer {

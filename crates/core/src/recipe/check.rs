@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use super::error::PlanError;
 use super::tables::{Drafter, Eagle3};
-use super::{Data, Eval, Loss, Recipe, Train, Verifier};
+use super::{Data, Eval, Loss, Recipe, ScheduleShape, Train, Verifier};
 use crate::rules::{Guarantee, Proposals, Rule};
 
 /// What a plan must know of the target.
@@ -62,6 +62,7 @@ impl Recipe {
             ("store.batch_tokens", store.batch_tokens),
             ("loss.unroll", loss.unroll),
             ("train.epochs", train.epochs),
+            ("train.accumulate", train.accumulate),
             ("train.log_every", train.log_every),
             ("eval.limit", eval.limit),
             ("eval.max_new_tokens", eval.max_new_tokens),
@@ -142,6 +143,7 @@ fn check_train(train: &Train, unroll: usize) -> Result<(), Fault> {
     ] {
         must((0.0..1.0).contains(&share), key, &share, "at least 0 and below 1")?;
     }
+    check_schedule(train)?;
     let decays = train.betas.iter().all(|beta| (0.0..1.0).contains(beta));
     must(decays, "train.betas", &train.betas, "two numbers, at least 0 and below 1")?;
     let decay = train.weight_decay;
@@ -151,6 +153,14 @@ fn check_train(train: &Train, unroll: usize) -> Result<(), Fault> {
     must(train.max_seq >= shortest, "train.max_seq", &train.max_seq, &right)?;
     let right = format!("at least train.max_seq, {}", train.max_seq);
     must(train.batch_tokens >= train.max_seq, "train.batch_tokens", &train.batch_tokens, &right)
+}
+
+fn check_schedule(train: &Train) -> Result<(), Fault> {
+    let share = train.decay_share;
+    must((0.0..=1.0).contains(&share), "train.decay_share", &share, "from 0 to 1")?;
+    let right = format!("at most 1 - train.warmup_ratio, {}, under train.schedule = \"wsd\"", 1.0 - train.warmup_ratio);
+    let fits = train.schedule != ScheduleShape::Wsd || share + train.warmup_ratio <= 1.0;
+    must(fits, "train.decay_share", &share, &right)
 }
 
 fn check_eval(eval: &Eval, rule: Rule) -> Result<(), Fault> {

@@ -18,7 +18,7 @@ use serde::Serialize;
 
 pub use check::TargetFacts;
 pub use error::{PlanError, RecipeError};
-pub use kinds::{DraftVocab, LossKind, Optimizer};
+pub use kinds::{DraftVocab, LossKind, Optimizer, ScheduleShape};
 pub use tables::{Data, Drafter, Eagle3, Eval, Loss, Store, Target, Train, Verifier};
 
 use source::{Places, Source};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::kinds::{DraftVocab, LossKind, Optimizer};
+use super::kinds::{DraftVocab, LossKind, Optimizer, ScheduleShape};
 use crate::rules::Rule;
 
 /// A table whose keys all have defaults.
@@ -165,12 +165,14 @@ impl Loss {
 }
 
 table! {
-    /// `[train]`: the optimiser under a linear warm-up and a cosine decay to 0.
+    /// `[train]`: the optimiser under a linear warm-up and a schedule.
     Train {
         /// Passes over the training conversations.
         epochs: usize = 6,
-        /// Token rows of one optimiser step; there is no padding.
+        /// Token rows of one batch; there is no padding.
         batch_tokens: usize = 2048,
+        /// Batches of one optimiser step: larger steps in the same memory. Every batch weighs by its supervised tokens.
+        accumulate: usize = 1,
         /// Longest training row, in tokens; what is longer is cut at its end.
         max_seq: usize = 1024,
         /// Whether the prompts' own tokens are learned as well, what all prompts begin with excepted: more text where
@@ -184,6 +186,11 @@ table! {
         learning_rate: f64 = 5e-4,
         /// Part of all steps that warms up, in 0..1.
         warmup_ratio: f64 = 0.04,
+        /// The learning rate after the warm-up: `"cosine"` or `"linear"` down to 0, `"wsd"` (constant, then linear
+        /// down to 0 over the last `decay_share`), or `"constant"`.
+        schedule: ScheduleShape = ScheduleShape::Cosine,
+        /// Part of all steps that decays at the end under `schedule = "wsd"`, in 0..=1; not read otherwise.
+        decay_share: f64 = 0.2,
         /// AdamW's decay of the first and second moment.
         betas: [f64; 2] = [0.9, 0.95],
         /// AdamW's addend to the denominator.

@@ -1,0 +1,51 @@
+//! The gradient of one optimiser step, over one batch or several.
+
+use crate::Trainer;
+use burn::optim::{GradientsAccumulator, GradientsParams};
+use spectrain_data::store::FeatureRow;
+use spectrain_draft::batch::supervised_tokens;
+use spectrain_draft::{Dropout, Eagle3, StepLoss, TrainBatch};
+
+/// Gradient and figures of a step.
+pub struct StepGradients {
+    /// Gradient of the mean loss over all supervised tokens of the step.
+    pub grads: GradientsParams,
+    /// Sums of each unroll step.
+    pub sums: Vec<StepLoss>,
+    /// Supervised tokens.
+    pub tokens: usize,
+}
+
+impl Trainer<'_> {
+    /// The gradient of `weights` on `batches`, packed one after the other; the first is batch `first` of the run.
+    ///
+    /// Every batch weighs as many parts as it has supervised tokens, so that the result is the gradient of one batch
+    /// that holds them all. A mean over batches is not: a batch of short answers would count as much as one of long.
+    ///
+    /// # Panics
+    /// If a batch has no supervised token.
+    pub fn gradients(&self, weights: &Eagle3, batches: &[Vec<&FeatureRow>], first: usize) -> StepGradients {
+        let unroll = self.objective.step_weights.len();
+        let tokens = batches.iter().flatten().map(|row| supervised_tokens(row, unroll)).sum();
+        let mut sums = vec![StepLoss::default(); unroll];
+        let mut sum = GradientsAccumulator::new();
+        for (i, rows) in batches.iter().enumerate() {
+            let batch = self.pack(rows, first + i);
+            let (surrogate, found) = self.drafter.loss(weights, &batch, self.objective);
+            let share = batch.supervised_tokens() as f32 / tokens as f32;
+            let grads = (surrogate * share).backward();
+            sum.accumulate(weights, GradientsParams::from_grads(grads, weights));
+            sums.iter_mut().zip(&found).for_each(|(a, b)| a.add(b));
+        }
+        StepGradients { grads: sum.grads(), sums, tokens }
+    }
+
+    /// Batch `number` of the run.
+    fn pack(&self, rows: &[&FeatureRow], number: usize) -> TrainBatch {
+        let (c, unroll) = (self.config, self.objective.step_weights.len());
+        let batch = TrainBatch::new(rows, unroll, &self.drafter.embedding.device());
+        let mut batch = batch.expect("a planned batch has supervised tokens");
+        batch.dropout = (c.dropout > 0.0).then_some(Dropout { rate: c.dropout, seed: c.seed, batch: number });
+        batch
+    }
+}
