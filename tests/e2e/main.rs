@@ -7,6 +7,7 @@ mod identity;
 mod law;
 mod measure;
 mod offline;
+mod packing;
 mod parity;
 mod resume;
 mod serve;
