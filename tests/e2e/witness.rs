@@ -49,6 +49,8 @@ fn batch(expected: &WeightFile) -> TrainBatch {
         supervised: vec![Vec::new(); STEPS],
         target_hidden: Tensor::zeros([0, 0], &device),
         target_lse: Tensor::zeros([0], &device),
+        lengths: vec![rows; rows],
+        noise: None,
         dropout: None,
     }
 }

@@ -4,6 +4,7 @@
 //! supervised exactly when that token is.
 
 use crate::dropout::Dropout;
+use crate::feature_noise::FeatureNoise;
 use burn::tensor::{Device, Tensor, TensorData};
 use spectrain_data::store::FeatureRow;
 use spectrain_kernels::unroll_attention::{UnrollPlan, UnrollSegment};
@@ -25,6 +26,10 @@ pub struct TrainBatch {
     pub target_hidden: Tensor<2>,
     /// Log denominator of the target's full distribution at those rows, `[targets]`.
     pub target_lse: Tensor<1>,
+    /// Tokens of the conversation of every key row, `[keys]`.
+    pub lengths: Vec<usize>,
+    /// What is added to the taps, in training.
+    pub noise: Option<FeatureNoise>,
     /// What the layer does not get to read, in training.
     pub dropout: Option<Dropout>,
 }
@@ -103,6 +108,8 @@ impl TrainBatch {
             target_hidden: table(hidden, targets),
             target_lse: Tensor::from_data(TensorData::new(lse, [targets]), device),
             plan,
+            lengths: placed.iter().flat_map(|p| vec![p.row.ids.len(); p.segment.keys]).collect(),
+            noise: None,
             dropout: None,
         })
     }

@@ -231,7 +231,9 @@ impl Eagle3Drafter {
     pub fn unroll(&self, weights: &Eagle3, batch: &TrainBatch, mut step: impl FnMut(usize, Tensor<2>)) {
         let heads = self.config.heads();
         let weights = weights.learned(&self.config);
-        let all = weights.fuse(batch.taps.clone() / self.scale.sizes(&batch.taps.device()));
+        let taps = batch.taps.clone() / self.scale.sizes(&batch.taps.device());
+        let noisy = if let Some(noise) = &batch.noise { noise.apply(taps, &batch.lengths) } else { taps };
+        let all = weights.fuse(noisy);
         let dropped = |x: Tensor<2>, k: usize| if let Some(d) = &batch.dropout { d.apply(x, k) } else { x };
         let joined = dropped(weights.join(self.embed(&batch.next), all.clone()), 0);
         let mut kv = weights.kv.apply(joined.clone());
