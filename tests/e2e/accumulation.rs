@@ -34,8 +34,14 @@ fn accumulated_gradients_are_those_of_the_large_batch() {
     let rows: Vec<FeatureRow> = rows(&target);
     for loss in [DraftLoss::Lk, DraftLoss::Kl] {
         let (objective, config) = (objective(loss), train_config());
-        let trainer =
-            Trainer { drafter: &drafter, objective: &objective, config: &config, rows: &rows, stop: &|| false };
+        let trainer = Trainer {
+            drafter: &drafter,
+            objective: &objective,
+            config: &config,
+            rows: &rows,
+            stop: &|| false,
+            measure: None,
+        };
         // 11, 8 and 2 supervised tokens: batches that weigh very differently.
         let whole = trainer.gradients(&weights, &[rows.iter().collect()], 0);
         let parts = trainer.gradients(&weights, &[vec![&rows[0]], vec![&rows[1]], vec![&rows[2]]], 0);

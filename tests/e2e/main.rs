@@ -10,6 +10,7 @@ mod offline;
 mod packing;
 mod parity;
 mod resume;
+mod selection;
 mod serve;
 mod stream;
 mod support;

@@ -227,7 +227,8 @@ fn short_trained(target: &Llama, rows: &[FeatureRow]) -> (Eagle3Drafter, Eagle3)
     let drafter = Eagle3Drafter { scale, ..Eagle3Drafter::new(config, vocab, target) };
     let objective = Objective { loss: DraftLoss::Kl, feature_weight: 0.0, step_weights: vec![1.0, 0.8, 0.64, 0.5] };
     let config = TrainConfig { epochs: 4, batch_tokens: 1024, learning_rate: 3e-3, log_every: 100, ..train_config() };
-    let trainer = Trainer { drafter: &drafter, objective: &objective, config: &config, rows, stop: &|| false };
+    let trainer =
+        Trainer { drafter: &drafter, objective: &objective, config: &config, rows, stop: &|| false, measure: None };
     let trained = trainer.run(Start::Fresh(Box::new(weights)), &mut Silent, &mut |_| Ok(())).unwrap();
     use burn::module::Module;
     (drafter, trained.valid().fork(target.device()))

@@ -198,7 +198,14 @@ fn trained(ahead: usize) -> f64 {
     let rows = canary(&target, ahead);
     let objective = Objective { loss: DraftLoss::Kl, feature_weight: 0.0, step_weights: vec![1.0; STEPS] };
     let config = TrainConfig { epochs: 10, ..train_config() };
-    let trainer = Trainer { drafter: &drafter, objective: &objective, config: &config, rows: &rows, stop: &|| false };
+    let trainer = Trainer {
+        drafter: &drafter,
+        objective: &objective,
+        config: &config,
+        rows: &rows,
+        stop: &|| false,
+        measure: None,
+    };
     let mut last = Last::default();
     trainer.run(Start::Fresh(Box::new(weights)), &mut last, &mut |_| Ok(())).unwrap();
     last.0 / STEPS as f64

@@ -23,12 +23,20 @@ pub struct TrainConfig {
     pub decay_share: f64,
     /// Share of the layer's inputs that a step leaves out.
     pub dropout: f64,
+    /// Amplitude of the noise on the features; see [`spectrain_draft::FeatureNoise`].
+    pub feature_noise: f64,
+    /// Largest share that the average of the weights keeps at a step; 0 for no average.
+    pub ema: f64,
+    /// A step whose loss is so many times the median of recent ones is not taken; 0 takes every step.
+    pub spike: f64,
     /// Update of the parameters.
     pub optimiser: OptimiserConfig,
     /// Largest norm of all gradients together.
     pub clip_norm: f64,
     /// Share of the conversations that are held out.
     pub validation_share: f64,
+    /// Validations in a row without a longer expected length that end the run; 0 for none.
+    pub patience: usize,
     /// Optimiser steps between records.
     pub log_every: usize,
     /// Optimiser steps between checkpoints; 0 for none before the end.

@@ -4,7 +4,7 @@ use crate::Trainer;
 use burn::optim::{GradientsAccumulator, GradientsParams};
 use spectrain_data::store::FeatureRow;
 use spectrain_draft::batch::supervised_tokens;
-use spectrain_draft::{Dropout, Eagle3, StepLoss, TrainBatch};
+use spectrain_draft::{Dropout, Eagle3, FeatureNoise, StepLoss, TrainBatch};
 
 /// Gradient and figures of a step.
 pub struct StepGradients {
@@ -14,6 +14,8 @@ pub struct StepGradients {
     pub sums: Vec<StepLoss>,
     /// Supervised tokens.
     pub tokens: usize,
+    /// The first batch whose loss is no number, if there is one.
+    pub odd: Option<usize>,
 }
 
 impl Trainer<'_> {
@@ -29,15 +31,17 @@ impl Trainer<'_> {
         let tokens = batches.iter().flatten().map(|row| supervised_tokens(row, unroll)).sum();
         let mut sums = vec![StepLoss::default(); unroll];
         let mut sum = GradientsAccumulator::new();
+        let mut odd = None;
         for (i, rows) in batches.iter().enumerate() {
             let batch = self.pack(rows, first + i);
             let (surrogate, found) = self.drafter.loss(weights, &batch, self.objective);
             let share = batch.supervised_tokens() as f32 / tokens as f32;
             let grads = (surrogate * share).backward();
             sum.accumulate(weights, GradientsParams::from_grads(grads, weights));
+            odd = odd.or_else(|| found.iter().any(|s| !s.loss.is_finite()).then_some(i));
             sums.iter_mut().zip(&found).for_each(|(a, b)| a.add(b));
         }
-        StepGradients { grads: sum.grads(), sums, tokens }
+        StepGradients { grads: sum.grads(), sums, tokens, odd }
     }
 
     /// Batch `number` of the run.
@@ -45,6 +49,8 @@ impl Trainer<'_> {
         let (c, unroll) = (self.config, self.objective.step_weights.len());
         let batch = TrainBatch::new(rows, unroll, &self.drafter.embedding.device());
         let mut batch = batch.expect("a planned batch has supervised tokens");
+        let noise = FeatureNoise { amplitude: c.feature_noise, seed: c.seed, batch: number };
+        batch.noise = (c.feature_noise > 0.0).then_some(noise);
         batch.dropout = (c.dropout > 0.0).then_some(Dropout { rate: c.dropout, seed: c.seed, batch: number });
         batch
     }

@@ -147,7 +147,7 @@ fn probe_step(setup: &Setup, recipe: &Recipe, drafter: &Eagle3Drafter) -> f64 {
     let elapsed = || begun.get().map_or(Duration::ZERO, |begun| begun.elapsed());
     let taken = Cell::new((0, Duration::ZERO));
     let stop = || elapsed() > PROBE;
-    let trainer = Trainer { drafter, objective: &objective, config: &config, rows: &rows, stop: &stop };
+    let trainer = Trainer { drafter, objective: &objective, config: &config, rows: &rows, stop: &stop, measure: None };
     // The run ends by being stopped; the probe is over then.
     let ended = trainer.run(Start::Fresh(Box::new(weights)), &mut Nowhere, &mut |update| {
         begun.set(begun.get().or_else(|| Some(Instant::now())));

@@ -140,10 +140,22 @@ fn check_train(train: &Train, unroll: usize) -> Result<(), Fault> {
         ("train.warmup_ratio", train.warmup_ratio),
         ("train.validation_share", train.validation_share),
         ("train.dropout", train.dropout),
+        ("train.ema", train.ema),
     ] {
         must((0.0..1.0).contains(&share), key, &share, "at least 0 and below 1")?;
     }
     check_schedule(train)?;
+    let noise = train.feature_noise;
+    must(noise.is_finite() && noise >= 0.0, "train.feature_noise", &noise, "0 or more")?;
+    let spike = train.spike;
+    must(spike == 0.0 || spike.is_finite() && spike > 1.0, "train.spike", &spike, "above 1, or 0 for no guard")?;
+    let patient = train.patience == 0 || train.validation_share > 0.0;
+    must(
+        patient,
+        "train.patience",
+        &train.patience,
+        "0 where train.validation_share is 0: there is nothing to measure",
+    )?;
     let decays = train.betas.iter().all(|beta| (0.0..1.0).contains(beta));
     must(decays, "train.betas", &train.betas, "two numbers, at least 0 and below 1")?;
     let decay = train.weight_decay;

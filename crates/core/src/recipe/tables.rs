@@ -182,6 +182,15 @@ table! {
         optimizer: Optimizer = Optimizer::AdamW,
         /// Part of the layer's inputs that a step leaves out, in 0..1, against learning few answers by heart.
         dropout: f64 = 0.0,
+        /// Amplitude a of uniform noise on the fused taps, ±a·512/T in a conversation of T tokens, in units of each
+        /// dimension's typical size; EAGLE has 0.1.
+        feature_noise: f64 = 0.0,
+        /// Decay of an average of the weights over the steps, in 0..1, which is validated and kept in place of the last
+        /// step's weights; it starts lower and rises to this. 0 for none.
+        ema: f64 = 0.0,
+        /// A step whose loss is above `spike` times the median of the last 64 is not taken, and told with its requests;
+        /// 0 takes every step. A loss that is no number ends the run in any case.
+        spike: f64 = 0.0,
         /// Learning rate after the warm-up.
         learning_rate: f64 = 5e-4,
         /// Part of all steps that warms up, in 0..1.
@@ -201,6 +210,9 @@ table! {
         clip_norm: f64 = 0.5,
         /// Part of the conversations held back for validation, in 0..1.
         validation_share: f64 = 0.05,
+        /// Validations (one an epoch) in a row without a longer expected length that end the run; 0 for none. `best` is
+        /// the checkpoint with the longest in any case, as far as conversations are held back.
+        patience: usize = 0,
         /// Steps between checkpoints, from which `--resume` goes on; 0 writes one at the end only.
         checkpoint_every: usize = 200,
         /// Steps between lines of metrics.

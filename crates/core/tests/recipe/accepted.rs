@@ -60,6 +60,9 @@ max_seq = 1024
 prompts = false
 optimizer = "adamw"
 dropout = 0.0
+feature_noise = 0.0
+ema = 0.0
+spike = 0.0
 learning_rate = 0.0005
 warmup_ratio = 0.04
 schedule = "cosine"
@@ -69,6 +72,7 @@ eps = 0.00000001
 weight_decay = 0.0
 clip_norm = 0.5
 validation_share = 0.05
+patience = 0
 checkpoint_every = 200
 log_every = 10
 
