@@ -44,6 +44,7 @@ pub fn train_config() -> TrainConfig {
         epochs: 3,
         batch_tokens: 200,
         accumulate: 1,
+        recompute: false,
         learning_rate: 5e-3,
         warmup_ratio: 0.05,
         schedule: ScheduleShape::Cosine,

@@ -13,6 +13,8 @@ pub struct TrainConfig {
     pub batch_tokens: usize,
     /// Batches per optimiser step, at least 1.
     pub accumulate: usize,
+    /// Whether the unroll's steps are run again in the backward pass instead of kept.
+    pub recompute: bool,
     /// Peak learning rate.
     pub learning_rate: f64,
     /// Share of the steps that warm up.

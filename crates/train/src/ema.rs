@@ -60,8 +60,8 @@ mod tests {
         };
         let mut average = weights(1.0, 8.0);
         let read = |two: &Two| -> Vec<f32> {
-            let matrix: Vec<f32> = two.matrix.val().into_data().try_to_vec().unwrap();
-            let vector: Vec<f32> = two.vector.val().into_data().try_to_vec().unwrap();
+            let matrix: Vec<f32> = two.matrix.val().into_data().try_to_vec().expect("f32 values");
+            let vector: Vec<f32> = two.vector.val().into_data().try_to_vec().expect("f32 values");
             [matrix, vector].concat()
         };
         let mut next = average.clone();

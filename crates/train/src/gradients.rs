@@ -34,10 +34,14 @@ impl Trainer<'_> {
         let mut odd = None;
         for (i, rows) in batches.iter().enumerate() {
             let batch = self.pack(rows, first + i);
-            let (surrogate, found) = self.drafter.loss(weights, &batch, self.objective);
             let share = batch.supervised_tokens() as f32 / tokens as f32;
-            let grads = (surrogate * share).backward();
-            sum.accumulate(weights, GradientsParams::from_grads(grads, weights));
+            let (grads, found) = if self.config.recompute {
+                self.drafter.recomputed_gradients(weights, &batch, self.objective, share)
+            } else {
+                let (surrogate, found) = self.drafter.loss(weights, &batch, self.objective);
+                (GradientsParams::from_grads((surrogate * share).backward(), weights), found)
+            };
+            sum.accumulate(weights, grads);
             odd = odd.or_else(|| found.iter().any(|s| !s.loss.is_finite()).then_some(i));
             sums.iter_mut().zip(&found).for_each(|(a, b)| a.add(b));
         }

@@ -91,8 +91,8 @@ mod tests {
         let config = OptimiserConfig { matrices, betas: (0.9, 0.95), eps: 1e-8, weight_decay: 0.0 };
         let after = config.init(&layer).step(1.0, layer.clone(), grads);
         let difference = |a: Vec<f32>, b: Vec<f32>| a.iter().zip(&b).map(|(a, b)| a - b).collect::<Vec<f32>>();
-        let matrix = |p: &Param<Tensor<2>>| p.val().into_data().try_to_vec::<f32>().unwrap();
-        let vector = |p: &Param<Tensor<1>>| p.val().into_data().try_to_vec::<f32>().unwrap();
+        let matrix = |p: &Param<Tensor<2>>| p.val().into_data().try_to_vec::<f32>().expect("f32 values");
+        let vector = |p: &Param<Tensor<1>>| p.val().into_data().try_to_vec::<f32>().expect("f32 values");
         [
             difference(matrix(&after.tall), matrix(&layer.tall)),
             difference(vector(&after.norm), vector(&layer.norm)),

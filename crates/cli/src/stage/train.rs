@@ -275,6 +275,7 @@ pub fn config(recipe: &Recipe) -> TrainConfig {
         epochs: t.epochs,
         batch_tokens: t.batch_tokens,
         accumulate: t.accumulate,
+        recompute: t.recompute,
         learning_rate: t.learning_rate,
         warmup_ratio: t.warmup_ratio,
         schedule: t.schedule,

@@ -173,6 +173,9 @@ table! {
         batch_tokens: usize = 2048,
         /// Batches of one optimiser step: larger steps in the same memory. Every batch weighs by its supervised tokens.
         accumulate: usize = 1,
+        /// Whether the unroll's steps are run again in the backward pass instead of kept: less memory for a forward pass
+        /// more.
+        recompute: bool = false,
         /// Longest training row, in tokens; what is longer is cut at its end.
         max_seq: usize = 1024,
         /// Whether the prompts' own tokens are learned as well, what all prompts begin with excepted: more text where

@@ -56,6 +56,7 @@ feature_weight = 0.0
 epochs = 6
 batch_tokens = 2048
 accumulate = 1
+recompute = false
 max_seq = 1024
 prompts = false
 optimizer = "adamw"
