@@ -67,7 +67,7 @@ fn seen(drafter: &Eagle3Drafter, weights: &Eagle3, pair: [&FeatureRow; 2], divid
     let labels = (0..STEPS).map(label).collect();
     let mut hidden = Vec::new();
     let rows = batch.plan.queries();
-    drafter.unroll(weights, &batch, |_, h| hidden.push(values(h.slice([first..rows]).without_autodiff())));
+    drafter.unroll(weights, &batch, |_, h| hidden.push(values(h.narrow(0, first, rows - first).without_autodiff())));
     let (surrogate, loss) = drafter.loss(weights, &batch, &objective(DraftLoss::Kl));
     let grads = surrogate.backward();
     let matrix = |p: &Param<Tensor<2>>| values(p.val().grad(&grads).unwrap());
@@ -76,8 +76,8 @@ fn seen(drafter: &Eagle3Drafter, weights: &Eagle3, pair: [&FeatureRow; 2], divid
     let matrices = [&w.fc, &w.q, &w.kv, &w.o, &w.gate_up, &w.down].map(matrix);
     let vectors = [&w.input_layernorm, &w.hidden_norm, &w.post_attention_layernorm, &w.norm].map(vector);
     let features = batch.taps.grad(&grads).unwrap();
-    let across = values(features.clone().slice([0..first]));
-    let own = values(features.slice([first..rows]));
+    let across = values(features.clone().narrow(0, 0, first));
+    let own = values(features.narrow(0, first, rows - first));
     assert!(own.iter().any(|g| *g != 0.0));
     let gradients = matrices.into_iter().chain(vectors).chain([own]).collect();
     Seen { hidden, labels, loss, gradients, across }

@@ -46,7 +46,7 @@ impl Eagle3Drafter {
         while let Some(entered) = hidden.pop() {
             let k = hidden.len();
             let before = batch.plan.keys() + k.saturating_sub(1) * batch.plan.queries();
-            let kv = all.clone().filter(|_| k > 0).map(|all| leaf(all.slice([0..before])));
+            let kv = all.clone().filter(|_| k > 0).map(|all| leaf(all.narrow(0, 0, before)));
             let entered = leaf(entered);
             let given = run.step(k, entered.clone(), kv.clone());
             let input = run.layer.head_input(given.hidden.clone());
