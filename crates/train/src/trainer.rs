@@ -130,9 +130,11 @@ impl Trainer<'_> {
             if now.last {
                 state.progress.epoch = Window::new(unroll);
             }
-            let validated = ended.as_ref().and_then(|(line, verdict)| Validated::of(line, *verdict, state.shown()));
+            let out_of_patience = state.progress.selection.exhausted(c.patience);
+            let validated =
+                ended.as_ref().and_then(|(line, v)| Validated::of(line, *v, state.shown(), out_of_patience));
             ended.as_ref().map_or(Ok(()), |(line, _)| record(line.clone()))?;
-            let over = step == total || state.progress.selection.exhausted(c.patience);
+            let over = step == total || out_of_patience;
             let stopped = !over && (self.stop)();
             let due = stopped || over || (c.checkpoint_every > 0 && step.is_multiple_of(c.checkpoint_every));
             let save = |dir: &Path| snapshot::save(dir, &state, &self.drafter.config);

@@ -22,13 +22,15 @@ pub struct Validated<'a> {
     pub best: Option<&'a Eagle3>,
     /// Whether the training loss fell since the validation before and the expected length with it.
     pub over_training: bool,
+    /// Whether the run ends here because too many validations in a row found nothing better.
+    pub out_of_patience: bool,
 }
 
 impl<'a> Validated<'a> {
     /// What the record of a validation and its verdict say of `weights`.
-    pub(crate) fn of(record: &Record, verdict: Verdict, weights: &'a Eagle3) -> Option<Self> {
+    pub(crate) fn of(record: &Record, verdict: Verdict, weights: &'a Eagle3, out_of_patience: bool) -> Option<Self> {
         let Record::Validation { loss, expected_length, over_training, .. } = *record else { return None };
-        Some(Self { loss, expected_length, best: verdict.best.then_some(weights), over_training })
+        Some(Self { loss, expected_length, best: verdict.best.then_some(weights), over_training, out_of_patience })
     }
 }
 

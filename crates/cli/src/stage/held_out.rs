@@ -36,7 +36,7 @@ impl<'a> HeldOut<'a> {
         // The block rule's rounds do not follow from the text; it accepts at least what the token rule accepts.
         let rule = if recipe.verifier.rule == Rule::Block { Rule::Token } else { recipe.verifier.rule };
         let mut answers: Vec<(Chains, Vec<FeatureRow>)> = Vec::new();
-        let told = |row: &&FeatureRow| !row.off_policy && row.ids.len() > 1 && (!greedy || row.temperature == 0.0);
+        let told = |row: &&FeatureRow| !row.off_policy && is_answer(row) && (!greedy || row.temperature == 0.0);
         for row in held_out.iter().map(|&i| &rows[i]).filter(told) {
             let Ok(chains) = Chains::of(rule, f64::from(row.temperature)) else { continue };
             match answers.iter_mut().find(|(c, _)| *c == chains) {
@@ -44,13 +44,11 @@ impl<'a> HeldOut<'a> {
                 None => answers.push((chains, vec![row.clone()])),
             }
         }
-        let found = Self { setup, drafter, answers, length: recipe.loss.unroll };
-        let supervised = |row: &FeatureRow| row.loss_mask.iter().filter(|&&m| m).count() > 1;
-        if found.answers.iter().any(|(_, group)| group.iter().any(supervised)) {
-            return Some(found);
+        if !answers.is_empty() {
+            return Some(Self { setup, drafter, answers, length: recipe.loss.unroll });
         }
         if !held_out.is_empty() {
-            eprintln!("train: no held-out answer tells of {} rounds: the last checkpoint will be kept", rule);
+            eprintln!("train: no held-out answer tells of {rule} rounds, so the last checkpoint will be kept");
         }
         None
     }
@@ -67,4 +65,10 @@ impl<'a> HeldOut<'a> {
         }
         Ok(ratio_of_sums(&rounds))
     }
+}
+
+/// Whether the supervised tokens of `row` are one answer of two tokens or more behind a prompt.
+fn is_answer(row: &FeatureRow) -> bool {
+    let first = row.loss_mask.iter().position(|&m| m).unwrap_or(0);
+    first > 0 && row.loss_mask.len() > first + 1 && row.loss_mask[first..].iter().all(|&m| m)
 }

@@ -19,7 +19,7 @@ use spectrain_draft::{Checkpoint, Eagle3, Eagle3Config, Eagle3Drafter, Objective
 use spectrain_kernels::draft_loss::DraftLoss;
 use spectrain_train::{
     JsonLines, MatrixUpdate, Measure, MetricSink, OptimiserConfig, Record, Skipped, Snapshot, Start, TensorBoard,
-    TrainConfig, TrainError, Trainer, Update, Validated, named, read_records, supervise_prompts,
+    TrainConfig, TrainError, Trainer, Update, named, read_records, supervise_prompts,
 };
 use std::path::{Path, PathBuf};
 
@@ -36,7 +36,7 @@ pub fn check(recipe: &Recipe) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Trains the recipe's drafter; returns the directory of the final checkpoint. With `resume` it goes on from the
+/// Trains the recipe's drafter; returns the directory of the best checkpoint. With `resume` it goes on from the
 /// newest checkpoint of the same run.
 pub fn train(setup: &Setup, recipe: &Recipe, run: &RunDir, resume: bool) -> Result<PathBuf, Failure> {
     let mut rows = read_rows(setup, recipe, run)?;
@@ -182,12 +182,17 @@ fn notes(update: &Update) -> Vec<String> {
         let above = loss / median;
         notes.push(format!("step {step} not taken: loss {loss:.3} is {above:.1} times the median, in {batch}"));
     }
-    if let Some(Validated { loss, expected_length: Some(length), best, over_training }) = &update.validated {
-        let best = if best.is_some() { ", the best so far" } else { "" };
-        notes.push(format!("step {step}: held-out loss {loss:.3}, expected length {length:.3}{best}"));
-        if *over_training {
+    if let Some(v) = &update.validated
+        && let Some(length) = v.expected_length
+    {
+        let best = if v.best.is_some() { ", the best so far" } else { "" };
+        notes.push(format!("step {step}: held-out loss {:.3}, expected length {length:.3}{best}", v.loss));
+        if v.over_training {
             let what = "the training loss still falls, the expected length falls with it";
             notes.push(format!("step {step}: over-training: {what}"));
+        }
+        if v.out_of_patience && step < update.total {
+            notes.push(format!("the run ends at step {step} of {}: train.patience is used up", update.total));
         }
     }
     notes.into_iter().map(|note| format!("train: {note}")).collect()

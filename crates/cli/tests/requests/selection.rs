@@ -62,7 +62,8 @@ fn the_best_checkpoint_is_the_one_that_was_measured_longest() {
     assert_eq!((bytes("best/drafter.safetensors"), records(&dir).len()), (before, lines));
     // With patience the run ends soon after it.
     let dir = work.path().join("patient");
-    trained(&dir, &["train.patience=1"]);
+    let said = trained(&dir, &["train.patience=1"]);
+    assert!(said.contains(": train.patience is used up\n"), "{said}");
     let patient = lengths(&records(&dir));
     let first_worse = found.windows(2).position(|pair| pair[1].1 <= pair[0].1).unwrap() + 1;
     assert_eq!(patient, found[..=first_worse]);
