@@ -1,13 +1,16 @@
 //! End-to-end tests: the real code paths, against references and against each other. One binary, since each links Burn.
 #![allow(clippy::unwrap_used)]
 
+mod accumulation;
 mod export;
 mod identity;
 mod law;
 mod measure;
 mod offline;
+mod packing;
 mod parity;
 mod resume;
+mod selection;
 mod serve;
 mod stream;
 mod support;

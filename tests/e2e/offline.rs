@@ -9,7 +9,7 @@
 //! `SPECTRAIN_CHECKPOINT=runs/NAME/best cargo test --release --workspace --test e2e trained_checkpoint -- --ignored
 //! --nocapture`; `SPECTRAIN_QUESTIONS`, `SPECTRAIN_TOKENS` and `SPECTRAIN_LENGTH` change how much is asked.
 
-use crate::support::values;
+use crate::support::{train_config, values};
 use burn::tensor::{Device, Tensor, TensorData};
 use half::bf16;
 use spectrain_core::chat::ChatTemplate;
@@ -25,7 +25,7 @@ use spectrain_draft::{
 };
 use spectrain_kernels::draft_loss::{Accepted, DraftLoss, log_denominator};
 use spectrain_model::{Completion, Decoder, Llama, Request, host_rows};
-use spectrain_train::{MatrixUpdate, MetricSink, OptimiserConfig, Record, Start, TrainConfig, Trainer};
+use spectrain_train::{MetricSink, Record, Start, TrainConfig, Trainer};
 use spectrain_verify::SpeculativeDecoder;
 use spectrain_verify::judge::{judge, pick};
 use spectrain_verify::offline::{Chains, Offline, Questions, Scored};
@@ -231,20 +231,9 @@ fn short_trained(target: &Llama, rows: &[FeatureRow]) -> (Eagle3Drafter, Eagle3)
         feature_weight: 0.0,
         step_weights: vec![1.0, 0.8, 0.64, 0.5],
     };
-    let config = TrainConfig {
-        epochs: 4,
-        batch_tokens: 1024,
-        learning_rate: 3e-3,
-        warmup_ratio: 0.05,
-        dropout: 0.0,
-        optimiser: OptimiserConfig { matrices: MatrixUpdate::AdamW, betas: (0.9, 0.95), eps: 1e-8, weight_decay: 0.0 },
-        clip_norm: 1.0,
-        validation_share: 0.0,
-        log_every: 100,
-        checkpoint_every: 0,
-        seed: 1,
-    };
-    let trainer = Trainer { drafter: &drafter, objective: &objective, config: &config, rows, stop: &|| false };
+    let config = TrainConfig { epochs: 4, batch_tokens: 1024, learning_rate: 3e-3, log_every: 100, ..train_config() };
+    let trainer =
+        Trainer { drafter: &drafter, objective: &objective, config: &config, rows, stop: &|| false, measure: None };
     let trained = trainer.run(Start::Fresh(Box::new(weights)), &mut Silent, &mut |_| Ok(())).unwrap();
     use burn::module::Module;
     (drafter, trained.valid().fork(target.device()))

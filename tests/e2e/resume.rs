@@ -1,10 +1,11 @@
 //! A run that is stopped and goes on ends as if it never had been: weights, moments and metrics, bit for bit.
 
-use crate::support::{random_drafter, random_target};
+use crate::support::{random_drafter, random_target, train_config, values};
 use crate::training::{canary, objective};
 use burn::tensor::Device;
 use burn_pack::Reader;
 use serde_json::Value;
+use spectrain_core::recipe::ScheduleShape;
 use spectrain_data::weights::WeightFile;
 use spectrain_draft::Eagle3;
 use spectrain_kernels::draft_loss::DraftLoss;
@@ -32,8 +33,8 @@ fn moments(dir: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 /// Bits of every weight in a checkpoint's state.
-fn weights(dir: &Path) -> Vec<(String, Vec<u32>)> {
-    let file = WeightFile::open(&dir.join("state/weights.safetensors")).unwrap();
+fn weights(dir: &Path, file: &str) -> Vec<(String, Vec<u32>)> {
+    let file = WeightFile::open(&dir.join("state").join(file)).unwrap();
     let values = |name: &str| file.tensor_f32(name, file.shape(name).unwrap()).unwrap();
     let bits = |name: &str| values(name).iter().map(|v| v.to_bits()).collect();
     let mut names = file.names();
@@ -54,39 +55,55 @@ fn records(dir: &Path) -> Vec<Value> {
     text.lines().map(timeless).collect()
 }
 
+/// A run with held-out conversations.
+fn config(matrices: MatrixUpdate, dropout: f64) -> TrainConfig {
+    TrainConfig {
+        dropout,
+        optimiser: OptimiserConfig { matrices, betas: (0.9, 0.95), eps: 1e-8, weight_decay: 0.01 },
+        validation_share: 0.2,
+        // No divisor of the stops: a stop falls between two records.
+        log_every: 4,
+        ..train_config()
+    }
+}
+
+/// Everything that the loop remembers or draws at once.
+fn everything() -> TrainConfig {
+    TrainConfig {
+        batch_tokens: 100,
+        accumulate: 2,
+        schedule: ScheduleShape::Wsd,
+        feature_noise: 0.01,
+        ema: 0.9,
+        // So slow that losses scatter about one level, and so strict that some steps are skipped.
+        learning_rate: 1e-4,
+        spike: 1.01,
+        ..config(MatrixUpdate::Muon, 0.1)
+    }
+}
+
 /// Trains in `dir`, stopping after the steps in `stops`; the state of the end lies in `dir` then.
-fn train(dir: &Path, matrices: MatrixUpdate, dropout: f64, stops: &[usize]) {
+fn train(dir: &Path, config: &TrainConfig, stops: &[usize]) {
     let target_dir = tempfile::tempdir().unwrap();
     let target = random_target(target_dir.path(), VOCABULARY, 31);
     let device = Device::flex().autodiff();
     let rows = &canary(&target, 2)[..60];
     let (drafter, fresh) = random_drafter(&target, VOCABULARY, 8, &device);
     let objective = objective(DraftLoss::Lk);
-    let config = TrainConfig {
-        epochs: 3,
-        batch_tokens: 200,
-        learning_rate: 5e-3,
-        warmup_ratio: 0.05,
-        dropout,
-        optimiser: OptimiserConfig { matrices, betas: (0.9, 0.95), eps: 1e-8, weight_decay: 0.01 },
-        clip_norm: 1.0,
-        validation_share: 0.2,
-        // No divisor of the stops: a stop falls between two records.
-        log_every: 4,
-        checkpoint_every: 0,
-        seed: 1,
-    };
+    // A figure of the weights; what it means is no matter here.
+    let measure = |weights: &Eagle3| Ok(values(weights.norm.val()).iter().map(|&v| f64::from(v)).sum());
     let mut start: Start = Start::Fresh(Box::new(fresh));
     let mut stops = stops.iter();
     loop {
         let next = stops.next().copied();
-        let reached = Cell::new(if let Start::Resumed(s) = &start { s.step } else { 0 });
+        let reached = Cell::new(if let Start::Resumed(s) = &start { s.step() } else { 0 });
         let stop = || next.is_some_and(|n| reached.get() + 1 >= n);
-        let trainer = Trainer { drafter: &drafter, objective: &objective, config: &config, rows, stop: &stop };
+        let (drafter, objective, stop) = (&drafter, &objective, &stop);
+        let trainer = Trainer { drafter, objective, config, rows, stop, measure: Some(&measure) };
         let path = dir.join("metrics.jsonl");
         let mut sink = match &start {
             Start::Fresh(_) => JsonLines::create(&path).unwrap(),
-            Start::Resumed(s) => JsonLines::resume(&path, s.step).unwrap(),
+            Start::Resumed(s) => JsonLines::resume(&path, s.step()).unwrap(),
         };
         let mut on_step = |update: spectrain_train::Update| {
             reached.set(update.step);
@@ -112,33 +129,40 @@ fn train(dir: &Path, matrices: MatrixUpdate, dropout: f64, stops: &[usize]) {
 
 #[test]
 fn a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one() {
-    for matrices in [MatrixUpdate::AdamW, MatrixUpdate::Muon] {
+    let runs = [config(MatrixUpdate::AdamW, 0.2), config(MatrixUpdate::Muon, 0.2), everything()];
+    for (name, config) in ["AdamW", "Muon", "everything"].iter().zip(runs) {
         let (whole, parts) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        train(whole.path(), matrices, 0.2, &[]);
-        train(parts.path(), matrices, 0.2, &[1, 6, 7, 13]);
+        train(whole.path(), &config, &[]);
+        train(parts.path(), &config, &[1, 6, 7, 13]);
         let step = |dir: &Path| {
             let text = std::fs::read_to_string(dir.join("state/progress.json")).unwrap();
             serde_json::from_str::<Value>(&text).unwrap()["step"].as_u64().unwrap()
         };
         assert!(step(whole.path()) > 13, "the run ends after the last stop");
         assert_eq!(step(whole.path()), step(parts.path()));
-        assert_eq!(weights(whole.path()), weights(parts.path()), "{matrices:?}");
+        for file in ["weights.safetensors", "average.safetensors"].iter().take(1 + usize::from(config.ema > 0.0)) {
+            assert_eq!(weights(whole.path(), file), weights(parts.path(), file), "{name}, {file}");
+        }
+        let remembered = |dir: &Path| std::fs::read_to_string(dir.join("state/progress.json")).unwrap();
+        assert_eq!(remembered(whole.path()), remembered(parts.path()), "{name}");
         let (a, b) = (moments(whole.path()), moments(parts.path()));
         assert!(a.len() >= 20, "every parameter has its moments: {:?}", a.keys());
-        assert_eq!(a, b, "{matrices:?}");
-        assert_eq!(records(whole.path()), records(parts.path()), "{matrices:?}");
+        assert_eq!(a, b, "{name}");
+        assert_eq!(records(whole.path()), records(parts.path()), "{name}");
+        let skipped = records(whole.path()).iter().filter(|r| r["event"] == "skipped").count();
+        assert_eq!(skipped > 0, config.spike > 0.0, "{name}: {skipped} steps skipped");
     }
 }
 
 #[test]
 fn a_state_that_is_cut_off_is_an_error_and_no_panic() {
     let dir = tempfile::tempdir().unwrap();
-    train(dir.path(), MatrixUpdate::AdamW, 0.0, &[]);
+    train(dir.path(), &TrainConfig { ema: 0.9, ..config(MatrixUpdate::AdamW, 0.0) }, &[]);
     let target_dir = tempfile::tempdir().unwrap();
     let target = random_target(target_dir.path(), VOCABULARY, 31);
     let device = Device::flex().autodiff();
     let (drafter, _): (_, Eagle3) = random_drafter(&target, VOCABULARY, 8, &device);
-    for file in ["weights.safetensors", "optimizer.bpk", "progress.json"] {
+    for file in ["weights.safetensors", "average.safetensors", "optimizer.bpk", "progress.json"] {
         let path = dir.path().join(snapshot::DIR).join(file);
         let bytes = std::fs::read(&path).unwrap();
         std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
@@ -156,14 +180,17 @@ fn held_out(dir: &Path) -> Vec<f64> {
 }
 
 #[test]
-fn dropout_reaches_training_and_no_optimiser_is_the_other() {
-    let run = |matrices, dropout| {
+fn dropout_noise_and_schedule_reach_training_and_no_optimiser_is_the_other() {
+    let trained = |config: TrainConfig| {
         let dir = tempfile::tempdir().unwrap();
-        train(dir.path(), matrices, dropout, &[]);
+        train(dir.path(), &config, &[]);
         held_out(dir.path())
     };
+    let run = |matrices, dropout| trained(config(matrices, dropout));
     let plain = run(MatrixUpdate::AdamW, 0.0);
     assert_eq!(plain.len(), 3, "one validation an epoch");
     assert_ne!(plain, run(MatrixUpdate::AdamW, 0.2));
     assert_ne!(plain, run(MatrixUpdate::Muon, 0.0));
+    assert_ne!(plain, trained(TrainConfig { feature_noise: 0.01, ..config(MatrixUpdate::AdamW, 0.0) }));
+    assert_ne!(plain, trained(TrainConfig { schedule: ScheduleShape::Linear, ..config(MatrixUpdate::AdamW, 0.0) }));
 }

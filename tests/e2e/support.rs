@@ -1,11 +1,13 @@
 //! Small targets, drafters and comparisons that several tests share.
 
 use burn::tensor::{Device, Tensor};
+use spectrain_core::recipe::ScheduleShape;
 use spectrain_core::rng::{Key, Purpose};
 use spectrain_data::draft_vocab::DraftVocab;
 use spectrain_data::weights::{F32Tensor, write_safetensors};
 use spectrain_draft::{Eagle3, Eagle3Config, Eagle3Drafter, TapScale};
 use spectrain_model::Llama;
+use spectrain_train::{MatrixUpdate, OptimiserConfig, TrainConfig};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -33,6 +35,31 @@ pub fn assert_close(what: &str, found: &[f32], expected: &[f32], bound: f64) {
     for (i, (f, e)) in found.iter().zip(expected).enumerate() {
         let off = f64::from((f - e).abs()) / range;
         assert!(off <= bound, "{what}[{i}]: {f} against {e}, {off:.1e} of the range {range}");
+    }
+}
+
+/// A run without anything special: AdamW under a cosine, every record, no validation.
+pub fn train_config() -> TrainConfig {
+    TrainConfig {
+        epochs: 3,
+        batch_tokens: 200,
+        accumulate: 1,
+        recompute: false,
+        learning_rate: 5e-3,
+        warmup_ratio: 0.05,
+        schedule: ScheduleShape::Cosine,
+        decay_share: 0.2,
+        dropout: 0.0,
+        feature_noise: 0.0,
+        ema: 0.0,
+        spike: 0.0,
+        optimiser: OptimiserConfig { matrices: MatrixUpdate::AdamW, betas: (0.9, 0.95), eps: 1e-8, weight_decay: 0.0 },
+        clip_norm: 1.0,
+        validation_share: 0.0,
+        patience: 0,
+        log_every: 1,
+        checkpoint_every: 0,
+        seed: 1,
     }
 }
 

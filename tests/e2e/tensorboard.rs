@@ -103,7 +103,14 @@ fn scalars_read_back_as_recorded_and_a_resumed_run_has_no_gap() {
     // The resumed part: what the first one wrote after its last checkpoint (step 99) is gone.
     let mut board = TensorBoard::create(&tb, &[step_record(10)]).unwrap();
     board.record(&step_record(20)).unwrap();
-    let validation = Record::Validation { step: 20, loss: 1.25, loss_step: vec![1.0, 2.0], alpha_step: vec![0.4, 0.3] };
+    let validation = Record::Validation {
+        step: 20,
+        loss: 1.25,
+        loss_step: vec![1.0, 2.0],
+        alpha_step: vec![0.4, 0.3],
+        expected_length: Some(1.5),
+        over_training: true,
+    };
     board.record(&validation).unwrap();
     let measured = Record::Measured {
         step: 20,
@@ -127,6 +134,8 @@ fn scalars_read_back_as_recorded_and_a_resumed_run_has_no_gap() {
     expect("speed/peak_memory_mib", &[(10, 96.5), (20, 96.5)]);
     expect("validation/loss", &[(20, 1.25)]);
     expect("validation/overlap_step/1", &[(20, 0.3)]);
+    expect("validation/expected_length", &[(20, 1.5)]);
+    expect("validation/over_training", &[(20, 1.0)]);
     expect("measured/T0_K4/tokens_per_target_call", &[(20, 1.75)]);
     expect("measured/T0_K4/accept_prefix/2", &[(20, 0.25)]);
     expect("measured/T0_K4/accept_cond/2", &[(20, 0.5)]);

@@ -1,6 +1,6 @@
 //! The training loss: right in value, right in gradient, aligned with what each step must predict.
 
-use crate::support::{assert_close, noise, random_drafter, random_target, values};
+use crate::support::{assert_close, noise, random_drafter, random_target, train_config, values};
 use burn::tensor::{Device, Tensor, activation};
 use half::bf16;
 use spectrain_core::loss::{Loss, Row, Temperature};
@@ -9,7 +9,7 @@ use spectrain_draft::{Eagle3, Eagle3Drafter, Objective, StepLoss, TrainBatch};
 use spectrain_kernels::draft_loss::{Accepted, DraftLoss, log_denominator};
 use spectrain_kernels::rope::indices;
 use spectrain_model::{Llama, host_rows};
-use spectrain_train::{MatrixUpdate, MetricSink, OptimiserConfig, Record, Start, TrainConfig, Trainer};
+use spectrain_train::{MetricSink, Record, Start, TrainConfig, Trainer};
 
 const VOCABULARY: usize = 40;
 const STEPS: usize = 3;
@@ -19,7 +19,7 @@ fn rounded(values: Vec<f32>) -> Vec<bf16> {
 }
 
 /// A conversation as `capture` stores it: taps, head input and normaliser of the target itself.
-fn captured(target: &Llama, ids: Vec<u32>, prompt: usize) -> FeatureRow {
+pub fn captured(target: &Llama, ids: Vec<u32>, prompt: usize) -> FeatureRow {
     let found = target.forward_full(&[&ids], &[0, 1, 2]);
     let hidden = rounded(values(found.hidden));
     let width = target.config().hidden_size;
@@ -38,7 +38,7 @@ fn captured(target: &Llama, ids: Vec<u32>, prompt: usize) -> FeatureRow {
     }
 }
 
-fn rows(target: &Llama) -> Vec<FeatureRow> {
+pub fn rows(target: &Llama) -> Vec<FeatureRow> {
     let ids = |n: u32, seed: u32| (0..n).map(|i| (i * i * 5 + i + seed) % VOCABULARY as u32).collect::<Vec<_>>();
     vec![captured(target, ids(17, 1), 6), captured(target, ids(9, 3), 1), captured(target, ids(30, 8), 28)]
 }
@@ -202,20 +202,15 @@ fn trained(ahead: usize) -> f64 {
         feature_weight: 0.0,
         step_weights: vec![1.0; STEPS],
     };
-    let config = TrainConfig {
-        epochs: 10,
-        batch_tokens: 200,
-        learning_rate: 5e-3,
-        warmup_ratio: 0.05,
-        dropout: 0.0,
-        optimiser: OptimiserConfig { matrices: MatrixUpdate::AdamW, betas: (0.9, 0.95), eps: 1e-8, weight_decay: 0.0 },
-        clip_norm: 1.0,
-        validation_share: 0.0,
-        log_every: 1,
-        checkpoint_every: 0,
-        seed: 1,
+    let config = TrainConfig { epochs: 10, ..train_config() };
+    let trainer = Trainer {
+        drafter: &drafter,
+        objective: &objective,
+        config: &config,
+        rows: &rows,
+        stop: &|| false,
+        measure: None,
     };
-    let trainer = Trainer { drafter: &drafter, objective: &objective, config: &config, rows: &rows, stop: &|| false };
     let mut last = Last::default();
     trainer.run(Start::Fresh(Box::new(weights)), &mut last, &mut |_| Ok(())).unwrap();
     last.0 / STEPS as f64

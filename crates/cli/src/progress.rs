@@ -53,6 +53,11 @@ impl Progress {
         self.bar.set_message(text.into());
     }
 
+    /// Prints a line that stays, above the bar where there is one.
+    pub fn say(&self, text: &str) {
+        self.bar.suspend(|| eprintln!("{text}"));
+    }
+
     /// Ends the stage with a line that stays: what was done, in how long. Returns the seconds it took.
     pub fn finish(self) -> f64 {
         let (done, seconds) = (self.bar.position(), self.start.elapsed().as_secs_f64());

@@ -4,6 +4,7 @@
 //! supervised exactly when that token is.
 
 use crate::dropout::Dropout;
+use crate::feature_noise::FeatureNoise;
 use burn::tensor::{Device, Tensor, TensorData};
 use spectrain_data::store::FeatureRow;
 use spectrain_kernels::unroll_attention::{UnrollPlan, UnrollSegment};
@@ -27,6 +28,10 @@ pub struct TrainBatch {
     pub target_lse: Tensor<1>,
     /// The token that each of those rows predicts, `[targets]`.
     pub labels: Vec<u32>,
+    /// Tokens of the conversation of every key row, `[keys]`.
+    pub lengths: Vec<usize>,
+    /// What is added to the taps, in training.
+    pub noise: Option<FeatureNoise>,
     /// What the layer does not get to read, in training.
     pub dropout: Option<Dropout>,
 }
@@ -50,6 +55,11 @@ fn place(row: &FeatureRow, steps: usize) -> Option<Placement<'_>> {
 /// Key rows that `row` brings to a batch of `steps` unroll steps: the measure of a batch's size.
 pub fn packed_rows(row: &FeatureRow, steps: usize) -> usize {
     place(row, steps).map_or(0, |p| p.segment.keys)
+}
+
+/// Supervised tokens that `row` brings to a batch of `steps` unroll steps: what a mean is taken over.
+pub fn supervised_tokens(row: &FeatureRow, steps: usize) -> usize {
+    place(row, steps).map_or(0, |p| p.row.loss_mask.iter().skip(1).filter(|&&m| m).count())
 }
 
 impl TrainBatch {
@@ -103,6 +113,8 @@ impl TrainBatch {
             target_lse: Tensor::from_data(TensorData::new(lse, [targets]), device),
             labels,
             plan,
+            lengths: placed.iter().flat_map(|p| vec![p.row.ids.len(); p.segment.keys]).collect(),
+            noise: None,
             dropout: None,
         })
     }

@@ -5,15 +5,15 @@
 use burn::tensor::{Device, Tensor, TensorData};
 use spectrain_core::rng::{Key, Purpose};
 
-/// What one optimiser step leaves out; the same seed and step leave out the same.
+/// What one batch leaves out; the same seed and batch leave out the same.
 #[derive(Debug, Clone, Copy)]
 pub struct Dropout {
     /// Share that is left out, at least 0 and below 1; the rest is scaled up to keep the mean.
     pub rate: f64,
     /// Seed of the run.
     pub seed: u64,
-    /// Optimiser step.
-    pub step: usize,
+    /// Number of the batch in the run.
+    pub batch: usize,
 }
 
 /// Draws that one random word is cut into.
@@ -31,7 +31,7 @@ impl Dropout {
     /// `n` factors: 0, or what makes the mean 1.
     fn mask(&self, k: usize, n: usize) -> Vec<f32> {
         // 0 to 2 are the other uses of the data's stream: order, split, greedy answers.
-        let key = Key::new(self.seed, self.step as u64, 3 + k as u64, Purpose::Data);
+        let key = Key::new(self.seed, self.batch as u64, 3 + k as u64, Purpose::Data);
         let limit = (self.rate * 65536.0) as u64;
         let kept = (1.0 / (1.0 - self.rate)) as f32;
         let factor = |bits: u64, i: usize| if (bits >> (16 * i)) & 0xffff < limit { 0.0 } else { kept };
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn the_share_is_left_out_the_mean_kept_and_every_step_differs() {
-        let dropout = Dropout { rate: 0.25, seed: 3, step: 5 };
+        let dropout = Dropout { rate: 0.25, seed: 3, batch: 5 };
         let mask = dropout.mask(0, 40_001);
         let left_out = mask.iter().filter(|m| **m == 0.0).count() as f64 / mask.len() as f64;
         let mean = mask.iter().sum::<f32>() / mask.len() as f32;
@@ -56,6 +56,6 @@ mod tests {
         assert!((left_out - 0.25).abs() < 0.01 && (mean - 1.0).abs() < 0.015, "{left_out} left out, mean {mean}");
         assert_eq!(mask, dropout.mask(0, 40_001));
         assert_ne!(mask, dropout.mask(1, 40_001));
-        assert_ne!(mask, Dropout { step: 6, ..dropout }.mask(0, 40_001));
+        assert_ne!(mask, Dropout { batch: 6, ..dropout }.mask(0, 40_001));
     }
 }

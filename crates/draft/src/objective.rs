@@ -2,7 +2,7 @@
 
 use crate::batch::TrainBatch;
 use burn::tensor::{IndexingUpdateOp, Tensor};
-use spectrain_kernels::draft_loss::{Accepted, DraftLoss, Problem, draft_loss};
+use spectrain_kernels::draft_loss::{Accepted, DraftLoss, Problem, StepRows, draft_loss};
 use spectrain_kernels::product::Head;
 use spectrain_kernels::rope::indices;
 
@@ -41,43 +41,38 @@ impl StepLoss {
 }
 
 impl Objective {
-    /// Evaluates an unroll: `hidden [queries, hidden]` is each step's head input on the tape. Returns a scalar on the
-    /// tape whose gradient is that of the mean loss over the supervised tokens (its value is not), and each step's
-    /// sums. The head and what follows it never enter the tape: gradients with respect to `hidden` are closed forms.
+    /// Evaluates an unroll: `hidden [queries, hidden]` is each step's head input, plain. Returns for each step the
+    /// gradient of the mean loss over the supervised tokens with respect to it, and the step's sums. The head and what
+    /// follows it never enter a tape: the gradients are closed forms.
     pub fn evaluate(
         &self,
         hidden: Vec<Tensor<2>>,
         batch: &TrainBatch,
         head: &Head,
         labels: Vec<Option<u32>>,
-    ) -> (Tensor<1>, Vec<StepLoss>) {
+    ) -> Vec<(Tensor<2>, StepLoss)> {
         let per_token = 1.0 / batch.supervised_tokens() as f32;
         let weights: Vec<f32> = self.step_weights.iter().map(|w| w * per_token).collect();
-        let plain: Vec<Tensor<2>> = hidden.iter().map(|h| h.clone().without_autodiff()).collect();
-        let pairs = batch.supervised.clone();
         let problem = Problem {
             head: head.clone(),
-            pairs,
+            pairs: batch.supervised.clone(),
             weights: weights.clone(),
             labels,
             loss: self.loss,
             accepted: self.accepted,
         };
-        let found = draft_loss(plain.clone(), batch.target_hidden.clone(), batch.target_lse.clone(), problem);
-        let mut total = Tensor::<1>::zeros([1], &hidden[0].device());
-        let mut sums = Vec::new();
-        for (k, (on_tape, step)) in hidden.into_iter().zip(found).enumerate() {
+        let found = draft_loss(hidden.clone(), batch.target_hidden.clone(), batch.target_lse.clone(), problem);
+        let step = |(k, (hidden, step)): (usize, (Tensor<2>, StepRows))| {
             let mut sum = StepLoss { loss: step.loss, overlap: step.accepted, rows: batch.supervised[k].len() };
             let mut gradient = step.gradient;
             if self.feature_weight > 0.0 && sum.rows > 0 {
-                let (value, of_features) = self.feature_loss(&plain[k], batch, k);
+                let (value, of_features) = self.feature_loss(&hidden, batch, k);
                 sum.loss += value;
                 gradient = gradient + of_features * weights[k];
             }
-            total = total + (on_tape * gradient).sum();
-            sums.push(sum);
-        }
-        (total, sums)
+            (gradient, sum)
+        };
+        hidden.into_iter().zip(found).enumerate().map(step).collect()
     }
 
     /// Σ of step `k`'s feature losses and their gradient `[queries, hidden]`.

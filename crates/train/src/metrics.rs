@@ -30,6 +30,17 @@ pub enum Record {
         /// Largest resident memory of the process so far, MiB; `None` where the system does not say.
         memory_mib: Option<f64>,
     },
+    /// Instead of an optimiser step that was not taken.
+    Skipped {
+        /// Optimiser steps, this one among them.
+        step: usize,
+        /// Weighted loss per supervised token, nats.
+        loss: f64,
+        /// Median loss of the steps before.
+        median: f64,
+        /// Requests in the step's batches.
+        requests: Vec<u64>,
+    },
     /// On the held-out conversations.
     Validation {
         /// Optimiser steps taken.
@@ -40,6 +51,13 @@ pub enum Record {
         loss_step: Vec<f64>,
         /// Teacher-forced overlap of each unroll step.
         alpha_step: Vec<f64>,
+        /// Expected committed tokens per target call along the answers, by round: a measurement without decoding.
+        /// `None` where it is not made.
+        #[serde(default)]
+        expected_length: Option<f64>,
+        /// Whether the training loss fell since the validation before and the expected length with it.
+        #[serde(default)]
+        over_training: bool,
     },
     /// In the exact verifier, on prompts outside the training set.
     Measured {
@@ -62,7 +80,10 @@ impl Record {
     /// Optimiser steps taken.
     pub fn step(&self) -> usize {
         match self {
-            Self::Step { step, .. } | Self::Validation { step, .. } | Self::Measured { step, .. } => *step,
+            Self::Step { step, .. }
+            | Self::Skipped { step, .. }
+            | Self::Validation { step, .. }
+            | Self::Measured { step, .. } => *step,
         }
     }
 }

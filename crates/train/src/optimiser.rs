@@ -57,3 +57,61 @@ impl ModuleVisitor for Matrices {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::optim::GradientsParams;
+    use burn::tensor::Device;
+
+    #[derive(Module, Debug)]
+    struct Layer {
+        tall: Param<Tensor<2>>,
+        norm: Param<Tensor<1>>,
+        wide: Param<Tensor<2>>,
+    }
+
+    /// The layer's parameters before and after one step of the size 1 without decay, `after - before` of each.
+    fn moved(matrices: MatrixUpdate) -> [Vec<f32>; 3] {
+        let device = Device::flex().autodiff();
+        let value = |i: usize| ((i * 7 + 3) % 11) as f32 / 11.0 - 0.4;
+        let data = |rows: usize, columns: usize| {
+            let values: Vec<f32> = (0..rows * columns).map(value).collect();
+            burn::tensor::TensorData::new(values, [rows, columns])
+        };
+        let norm: Vec<f32> = (0..3).map(value).collect();
+        let layer = Layer {
+            tall: Param::from_data(data(6, 3), &device),
+            norm: Param::from_data(norm.as_slice(), &device),
+            wide: Param::from_data(data(3, 5), &device),
+        };
+        let output = layer.tall.val() * layer.norm.val().unsqueeze_dim(0);
+        let loss = output.matmul(layer.wide.val()).square().sum();
+        let grads = GradientsParams::from_grads(loss.backward(), &layer);
+        let config = OptimiserConfig { matrices, betas: (0.9, 0.95), eps: 1e-8, weight_decay: 0.0 };
+        let after = config.init(&layer).step(1.0, layer.clone(), grads);
+        let difference = |a: Vec<f32>, b: Vec<f32>| a.iter().zip(&b).map(|(a, b)| a - b).collect::<Vec<f32>>();
+        let matrix = |p: &Param<Tensor<2>>| p.val().into_data().try_to_vec::<f32>().expect("f32 values");
+        let vector = |p: &Param<Tensor<1>>| p.val().into_data().try_to_vec::<f32>().expect("f32 values");
+        [
+            difference(matrix(&after.tall), matrix(&layer.tall)),
+            difference(vector(&after.norm), vector(&layer.norm)),
+            difference(matrix(&after.wide), matrix(&layer.wide)),
+        ]
+    }
+
+    #[test]
+    fn muon_has_the_matrices_and_adamw_the_rest() {
+        let (adamw, muon) = (moved(MatrixUpdate::AdamW), moved(MatrixUpdate::Muon));
+        assert_eq!(adamw[1], muon[1], "a norm moves as under AdamW alone");
+        // AdamW's first step is the gradient's sign. Muon's is U Vᵀ of the gradient, each singular value brought to
+        // 0.7..1.2, times 0.2 √max(rows, columns): of mean square 0.2² or so, and of as many directions as the
+        // gradient has.
+        for (i, (rank, long)) in [(0, (3.0, 6.0)), (2, (3.0, 5.0))] {
+            assert!(adamw[i].iter().all(|v: &f32| (v.abs() - 1.0).abs() < 1e-3), "AdamW: {:?}", adamw[i]);
+            let square: f32 = muon[i].iter().map(|v| v * v).sum();
+            let (low, high) = (0.7_f32.powi(2) * 0.04 * rank * long, 1.25_f32.powi(2) * 0.04 * rank * long);
+            assert!(low < square && square < high, "parameter {i}: {square} outside {low}..{high}");
+        }
+    }
+}

@@ -78,11 +78,19 @@ impl MetricSink for TensorBoard {
                     self.scalar("speed/peak_memory_mib", *memory, *step);
                 }
             }
-            Record::Validation { step, loss, loss_step, alpha_step } => {
+            Record::Skipped { step, loss, median, .. } => {
+                self.scalar("train/skipped_loss", *loss, *step);
+                self.scalar("train/skipped_median", *median, *step);
+            }
+            Record::Validation { step, loss, loss_step, alpha_step, expected_length: measured, over_training } => {
                 self.scalar("validation/loss", *loss, *step);
                 self.each("validation/loss_step", 0, loss_step, *step);
                 self.each("validation/overlap_step", 0, alpha_step, *step);
                 self.scalar("validation/expected_length_teacher_forced", expected_length(alpha_step), *step);
+                if let Some(measured) = measured {
+                    self.scalar("validation/expected_length", *measured, *step);
+                    self.scalar("validation/over_training", f64::from(u8::from(*over_training)), *step);
+                }
             }
             Record::Measured { step, temperature, length, tokens_per_target_call, accept_prefix, accept_cond } => {
                 let group = format!("measured/T{temperature}_K{length}");

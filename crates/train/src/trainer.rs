@@ -1,70 +1,16 @@
 //! The loop: `for batch { forward → loss → backward → clip → step → log }`.
 
+use crate::error::TrainError;
 use crate::metrics::peak_memory_mib;
+use crate::plan::{Step, plan};
 use crate::snapshot::{self, Snapshot, SnapshotError};
+use crate::state::State;
 use crate::window::Window;
-use crate::{Batches, MetricSink, OptimiserConfig, Record, Schedule, clip_global_norm};
-use burn::module::Module;
-use burn::optim::{GradientsParams, ModuleOptimizer};
-use spectrain_core::rng::{Key, Purpose};
+use crate::{Measure, MetricSink, Record, StepGradients, TrainConfig, Validated, clip_global_norm};
 use spectrain_data::store::FeatureRow;
 use spectrain_draft::batch::packed_rows;
-use spectrain_draft::{Dropout, Eagle3, Eagle3Drafter, Objective, StepLoss, TrainBatch};
+use spectrain_draft::{Eagle3, Eagle3Drafter, Objective, StepLoss};
 use std::path::Path;
-
-/// Knobs of the loop.
-#[derive(Debug, Clone)]
-pub struct TrainConfig {
-    /// Passes over the conversations.
-    pub epochs: usize,
-    /// Packed rows per optimiser step.
-    pub batch_tokens: usize,
-    /// Peak learning rate.
-    pub learning_rate: f64,
-    /// Share of the steps that warm up.
-    pub warmup_ratio: f64,
-    /// Share of the layer's inputs that a step leaves out.
-    pub dropout: f64,
-    /// Update of the parameters.
-    pub optimiser: OptimiserConfig,
-    /// Largest norm of all gradients together.
-    pub clip_norm: f64,
-    /// Share of the conversations that are held out.
-    pub validation_share: f64,
-    /// Optimiser steps between records.
-    pub log_every: usize,
-    /// Optimiser steps between checkpoints; 0 for none before the end.
-    pub checkpoint_every: usize,
-    /// Seed of order and split.
-    pub seed: u64,
-}
-
-/// Why training stopped.
-#[derive(Debug, thiserror::Error)]
-pub enum TrainError {
-    /// No conversation has a supervised token that the unroll reaches.
-    #[error("no supervised tokens after masking: nothing to train on")]
-    Empty,
-    /// The loss is no number any more.
-    #[error("the loss became {loss} at step {step}: lower train.learning_rate or train.clip_norm")]
-    Diverged {
-        /// Optimiser step.
-        step: usize,
-        /// The value.
-        loss: f64,
-    },
-    /// It was asked to stop; a checkpoint holds where it stood.
-    #[error("stopped after step {step} of {total}")]
-    Stopped {
-        /// Optimiser steps taken.
-        step: usize,
-        /// Optimiser steps in all.
-        total: usize,
-    },
-    /// A record or checkpoint could not be written.
-    #[error("{0}")]
-    Output(String),
-}
 
 /// What the loop tells its caller after every optimiser step.
 pub struct Update<'a> {
@@ -76,8 +22,21 @@ pub struct Update<'a> {
     pub loss: f64,
     /// Supervised tokens of the step.
     pub tokens: usize,
+    /// Why the step was not taken, if it was not.
+    pub skipped: Option<Skipped>,
+    /// What a validation found, at the end of an epoch.
+    pub validated: Option<Validated<'a>>,
     /// Current weights, when a checkpoint is due, and the way to save the rest of the state beside them.
     pub checkpoint: Option<Due<'a>>,
+}
+
+/// A step that was not taken.
+#[derive(Debug, Clone)]
+pub struct Skipped {
+    /// Median loss of the steps before.
+    pub median: f64,
+    /// Requests in its batches.
+    pub requests: Vec<u64>,
 }
 
 /// A checkpoint that is due.
@@ -109,6 +68,8 @@ pub struct Trainer<'a> {
     pub rows: &'a [FeatureRow],
     /// Whether the run shall stop after the step at hand, with a checkpoint.
     pub stop: &'a dyn Fn() -> bool,
+    /// Measures the weights at the end of every epoch, where conversations are held out.
+    pub measure: Option<&'a Measure<'a>>,
 }
 
 /// Where a run starts.
@@ -119,14 +80,6 @@ pub enum Start {
     Resumed(Box<Snapshot>),
 }
 
-/// What changes from step to step.
-struct State {
-    weights: Eagle3,
-    optimiser: ModuleOptimizer,
-    /// Sums since the last record.
-    window: Window,
-}
-
 /// Figures of one step.
 struct Taken {
     /// Weighted loss per supervised token.
@@ -135,46 +88,12 @@ struct Taken {
     norm: f64,
     /// Supervised tokens.
     tokens: usize,
-}
-
-/// One step of the plan.
-struct Step {
-    /// Epochs seen after the step, with fraction.
-    seen: f64,
-    /// Whether the epoch ends with it.
-    last: bool,
-    /// Conversations, as indices among those to train on.
-    group: Vec<usize>,
-}
-
-impl TrainConfig {
-    /// Conversations to train on and held-out ones, of `count`.
-    pub fn split(&self, count: usize) -> (Vec<usize>, Vec<usize>) {
-        let held_out = |i: &usize| Key::new(self.seed, *i as u64, 1, Purpose::Data).uniform() < self.validation_share;
-        (0..count).partition(|i| !held_out(i))
-    }
+    skipped: Option<Skipped>,
 }
 
 impl Trainer<'_> {
-    /// Every optimiser step of the run, in order.
-    fn plan(&self, train: &[usize]) -> Vec<Step> {
-        let unroll = self.objective.step_weights.len();
-        let sizes = train.iter().map(|&i| packed_rows(&self.rows[i], unroll)).collect();
-        let batches = Batches::new(sizes, self.config.batch_tokens, self.config.seed);
-        let steps = |epoch: usize| {
-            let groups = batches.epoch(epoch);
-            let count = groups.len();
-            let step = move |(i, group)| Step {
-                seen: epoch as f64 + (i + 1) as f64 / count as f64,
-                last: i + 1 == count,
-                group,
-            };
-            groups.into_iter().enumerate().map(step)
-        };
-        (0..self.config.epochs).flat_map(steps).collect()
-    }
-
-    /// Trains from `start` to the end and returns the weights.
+    /// Trains from `start` to the end and returns the weights: of the last step, or their average where
+    /// [`TrainConfig::ema`] asks for one.
     ///
     /// # Errors
     /// [`TrainError`]; what `on_step` returns as an error ends the run.
@@ -184,115 +103,99 @@ impl Trainer<'_> {
         sink: &mut dyn MetricSink,
         on_step: &mut dyn FnMut(Update) -> Result<(), String>,
     ) -> Result<Eagle3, TrainError> {
-        let c = self.config;
+        let (c, unroll) = (self.config, self.objective.step_weights.len());
         let (train, held_out) = c.split(self.rows.len());
-        let plan = self.plan(&train);
+        let plan = plan(c, train.iter().map(|&i| packed_rows(&self.rows[i], unroll)).collect());
         let total = plan.len();
         if total == 0 {
             return Err(TrainError::Empty);
         }
-        let schedule = Schedule::new(c.learning_rate, c.warmup_ratio, total);
-        let (done, mut state) = self.begin(start);
-        for (i, now) in plan.iter().enumerate().skip(done) {
-            let step = i + 1;
-            let rows: Vec<&FeatureRow> = now.group.iter().map(|&g| &self.rows[train[g]]).collect();
-            let taken = self.take_step(&mut state, &rows, schedule.rate(i), i)?;
-            let mut record =
-                |record: Record| sink.record(&record).map_err(|e| TrainError::Output(format!("metrics: {e}")));
+        let schedule = c.schedule(total);
+        let mut state = State::begin(start, c, unroll);
+        let mut record = |record: Record| sink.record(&record).map_err(|e| TrainError::Output(format!("metrics: {e}")));
+        while state.progress.step < total && !state.progress.selection.exhausted(c.patience) {
+            let (now, rate) = (&plan[state.progress.step], schedule.rate(state.progress.step));
+            let taken = self.take_step(&mut state, now, &train, rate)?;
+            let step = state.progress.step;
+            if let Some(line) = self.skip_record(step, &taken) {
+                record(line)?;
+            }
             if step.is_multiple_of(c.log_every.max(1)) || step == total {
-                record(self.step_record(&state.window, step, now.seen, schedule.rate(i), taken.norm))?;
-                state.window = Window::new(self.objective.step_weights.len());
+                self.step_record(&state.progress.window, step, now.seen, rate, taken.norm)
+                    .map_or(Ok(()), &mut record)?;
+                state.progress.window = Window::new(unroll);
             }
-            if now.last && !held_out.is_empty() {
-                record(self.validate(&state.weights, &held_out, step))?;
+            let ended =
+                if now.last && !held_out.is_empty() { Some(self.end_epoch(&mut state, &held_out)?) } else { None };
+            if now.last {
+                state.progress.epoch = Window::new(unroll);
             }
-            let stopped = step < total && (self.stop)();
-            let due = stopped || step == total || (c.checkpoint_every > 0 && step.is_multiple_of(c.checkpoint_every));
-            let config = &self.drafter.config;
-            let save = |dir: &Path| snapshot::save(dir, step, &state.weights, config, &state.optimiser, &state.window);
-            let checkpoint = due.then_some(Due { weights: &state.weights, state: &save });
-            let Taken { loss, tokens, .. } = taken;
-            on_step(Update { step, total, loss, tokens, checkpoint }).map_err(TrainError::Output)?;
+            let out_of_patience = state.progress.selection.exhausted(c.patience);
+            let validated =
+                ended.as_ref().and_then(|(line, v)| Validated::of(line, *v, state.shown(), out_of_patience));
+            ended.as_ref().map_or(Ok(()), |(line, _)| record(line.clone()))?;
+            let over = step == total || out_of_patience;
+            let stopped = !over && (self.stop)();
+            let due = stopped || over || (c.checkpoint_every > 0 && step.is_multiple_of(c.checkpoint_every));
+            let save = |dir: &Path| snapshot::save(dir, &state, &self.drafter.config);
+            let checkpoint = due.then_some(Due { weights: state.shown(), state: &save });
+            let Taken { loss, tokens, skipped, .. } = taken;
+            on_step(Update { step, total, loss, tokens, skipped, validated, checkpoint })
+                .map_err(TrainError::Output)?;
             if stopped {
                 return Err(TrainError::Stopped { step, total });
             }
         }
-        Ok(state.weights)
+        Ok(state.into_shown())
     }
 
-    /// Steps that are done, and what they left.
-    fn begin(&self, start: Start) -> (usize, State) {
-        let init = |weights: &Eagle3| self.config.optimiser.init(weights);
-        match start {
-            Start::Fresh(weights) => {
-                let window = Window::new(self.objective.step_weights.len());
-                (0, State { optimiser: init(&weights), weights: *weights, window })
-            }
-            Start::Resumed(snapshot) => {
-                let Snapshot { step, weights, optimiser, window } = *snapshot;
-                (step, State { optimiser: init(&weights).load_record(optimiser), weights, window })
-            }
-        }
-    }
-
-    /// One optimiser step on `rows`; `i` steps were taken before.
-    fn take_step(&self, state: &mut State, rows: &[&FeatureRow], rate: f64, i: usize) -> Result<Taken, TrainError> {
-        let device = self.drafter.embedding.device();
-        let unroll = self.objective.step_weights.len();
-        let mut batch = TrainBatch::new(rows, unroll, &device).expect("a planned batch has supervised tokens");
-        let c = self.config;
-        batch.dropout = (c.dropout > 0.0).then_some(Dropout { rate: c.dropout, seed: c.seed, step: i });
-        let tokens = batch.supervised_tokens();
-        let (surrogate, sums) = self.drafter.loss(&state.weights, &batch, self.objective);
-        let mut grads = GradientsParams::from_grads(surrogate.backward(), &state.weights);
+    /// One optimiser step on the batches of `now`, conversations among `train`; not taken if its loss is a spike.
+    fn take_step(&self, state: &mut State, now: &Step, train: &[usize], rate: f64) -> Result<Taken, TrainError> {
+        let rows = |batch: &Vec<usize>| batch.iter().map(|&g| &self.rows[train[g]]).collect();
+        let batches: Vec<Vec<&FeatureRow>> = now.batches.iter().map(rows).collect();
+        let requests = |batches: &[Vec<&FeatureRow>]| batches.iter().flatten().map(|row| row.request).collect();
+        let StepGradients { mut grads, sums, tokens, odd } = self.gradients(&state.weights, &batches, now.first_batch);
         let norm = clip_global_norm(&state.weights, &mut grads, self.config.clip_norm);
         let loss = self.mean_loss(&sums, tokens);
+        state.progress.step += 1;
         if !(loss.is_finite() && norm.is_finite()) {
-            return Err(TrainError::Diverged { step: i, loss });
+            let at = odd.map_or(&batches[..], |i| &batches[i..=i]);
+            return Err(TrainError::Diverged { step: state.progress.step, loss, norm, requests: requests(at) });
+        }
+        if let Some(median) = state.progress.guard.spike(loss, self.config.spike) {
+            let skipped = Some(Skipped { median, requests: requests(&batches) });
+            return Ok(Taken { loss, norm, tokens, skipped });
         }
         state.weights = state.optimiser.step(rate, state.weights.clone(), grads);
-        state.window.add(&sums, tokens);
-        Ok(Taken { loss, norm, tokens })
+        state.follow(self.config.ema);
+        state.progress.window.add(&sums, tokens);
+        state.progress.epoch.add(&sums, tokens);
+        Ok(Taken { loss, norm, tokens, skipped: None })
     }
 
     /// Weighted loss per supervised token of summed steps.
-    fn mean_loss(&self, sums: &[StepLoss], tokens: usize) -> f64 {
+    pub(crate) fn mean_loss(&self, sums: &[StepLoss], tokens: usize) -> f64 {
         let weighted = sums.iter().zip(&self.objective.step_weights).map(|(s, w)| s.loss * f64::from(*w));
         weighted.sum::<f64>() / tokens as f64
     }
 
-    fn step_record(&self, window: &Window, step: usize, epoch: f64, learning_rate: f64, gradient_norm: f64) -> Record {
-        Record::Step {
+    fn skip_record(&self, step: usize, taken: &Taken) -> Option<Record> {
+        let Skipped { median, requests } = taken.skipped.clone()?;
+        Some(Record::Skipped { step, loss: taken.loss, median, requests })
+    }
+
+    /// Means over `window`; none where every step in it was skipped.
+    fn step_record(&self, window: &Window, step: usize, epoch: f64, rate: f64, norm: f64) -> Option<Record> {
+        (window.tokens > 0).then(|| Record::Step {
             step,
             epoch,
             loss: self.mean_loss(&window.sums, window.tokens),
             loss_step: window.means(|s| s.loss),
             alpha_step: window.means(|s| s.overlap),
-            learning_rate,
-            gradient_norm,
+            learning_rate: rate,
+            gradient_norm: norm,
             tokens_per_second: window.tokens as f64 / window.start.elapsed().as_secs_f64(),
             memory_mib: peak_memory_mib(),
-        }
-    }
-
-    /// Figures on held-out conversations, without a tape.
-    fn validate(&self, weights: &Eagle3, held_out: &[usize], step: usize) -> Record {
-        let weights = weights.valid();
-        let unroll = self.objective.step_weights.len();
-        let sizes = held_out.iter().map(|&i| packed_rows(&self.rows[i], unroll)).collect();
-        let mut window = Window::new(unroll);
-        for group in Batches::new(sizes, self.config.batch_tokens, 0).epoch(0) {
-            let rows: Vec<&FeatureRow> = group.iter().map(|&g| &self.rows[held_out[g]]).collect();
-            if let Some(batch) = TrainBatch::new(&rows, unroll, &self.drafter.embedding.device()) {
-                let (_, sums) = self.drafter.loss(&weights, &batch, self.objective);
-                window.add(&sums, batch.supervised_tokens());
-            }
-        }
-        Record::Validation {
-            step,
-            loss: self.mean_loss(&window.sums, window.tokens.max(1)),
-            loss_step: window.means(|s| s.loss),
-            alpha_step: window.means(|s| s.overlap),
-        }
+        })
     }
 }

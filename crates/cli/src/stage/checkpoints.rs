@@ -1,7 +1,9 @@
-//! The checkpoints of a run: `checkpoints/step-N`, each whole or absent, the newest with the state to go on from.
+//! The checkpoints of a run: `checkpoints/step-N`, each whole or absent, the newest with the state to go on from, and
+//! `checkpoints/best`, the best so far. `best` beside them says that the run has ended.
 
 use super::setup::RunDir;
-use spectrain_draft::Checkpoint;
+use spectrain_data::weights::write_atomically;
+use spectrain_draft::{Checkpoint, checkpoint};
 use spectrain_train::snapshot;
 use std::fs;
 use std::io;
@@ -10,18 +12,46 @@ use std::path::{Path, PathBuf};
 /// Where they lie in a run directory.
 pub const DIR: &str = "checkpoints";
 
-/// Writes checkpoint `step` with `fill`, which gets a directory to write to; older ones lose their state.
-pub fn write(run: &RunDir, step: usize, fill: impl FnOnce(&Path) -> Result<(), String>) -> Result<(), String> {
-    let dir = run.join(DIR).join(format!("step-{step}"));
-    let partial = run.join(DIR).join(format!(".step-{step}.partial"));
-    let told = |path: &Path| {
-        let path = path.to_path_buf();
-        move |e: io::Error| format!("{}: {e}", path.display())
-    };
+/// The best checkpoint so far, in [`DIR`].
+const BEST: &str = "best";
+
+/// `e` with the path that it befell.
+fn told(path: &Path) -> impl Fn(io::Error) -> String {
+    let path = path.to_path_buf();
+    move |e| format!("{}: {e}", path.display())
+}
+
+/// Writes the directory `name` of [`DIR`] with `fill`, which gets a directory to write to.
+fn place(run: &RunDir, name: &str, fill: impl FnOnce(&Path) -> Result<(), String>) -> Result<(), String> {
+    let dir = run.join(DIR).join(name);
+    let partial = run.join(DIR).join(format!(".{name}.partial"));
     remove(&partial).map_err(told(&partial))?;
     fs::create_dir_all(&partial).map_err(told(&partial))?;
     fill(&partial)?;
-    remove(&dir).and_then(|()| fs::rename(&partial, &dir)).map_err(told(&dir))?;
+    remove(&dir).and_then(|()| fs::rename(&partial, &dir)).map_err(told(&dir))
+}
+
+/// Writes the best checkpoint so far with `fill`, which gets a directory to write to. A run that goes on from before it
+/// comes to the same one again.
+pub fn write_best(run: &RunDir, fill: impl FnOnce(&Path) -> Result<(), String>) -> Result<(), String> {
+    place(run, BEST, fill)
+}
+
+/// Makes the best checkpoint so far the run's; returns whether there was one.
+pub fn settle_best(run: &RunDir) -> Result<bool, String> {
+    let (from, to) = (run.join(DIR).join(BEST).join(checkpoint::FILE), run.join("best"));
+    if !from.is_file() {
+        return Ok(false);
+    }
+    fs::create_dir_all(&to).map_err(told(&to))?;
+    let to = to.join(checkpoint::FILE);
+    let copied = fs::read(&from).and_then(|bytes| write_atomically(&to, |out| out.write_all(&bytes)));
+    copied.map_err(told(&to)).map(|()| true)
+}
+
+/// Writes checkpoint `step` with `fill`, which gets a directory to write to; older ones lose their state.
+pub fn write(run: &RunDir, step: usize, fill: impl FnOnce(&Path) -> Result<(), String>) -> Result<(), String> {
+    place(run, &format!("step-{step}"), fill)?;
     for (other, path) in list(run) {
         if other != step {
             remove(&path.join(snapshot::DIR)).map_err(told(&path))?;

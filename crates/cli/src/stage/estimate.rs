@@ -91,6 +91,8 @@ fn sizes(setup: &Setup, recipe: &Recipe, prompts: &[Prompt], drafter: &Eagle3Dra
     let conversations = (recipe.data.answer_tokens as f64 / answer).ceil();
     let together = (recipe.train.batch_tokens as f64 / (prompt + answer)).floor().max(1.0);
     let trained = conversations * (1.0 - recipe.train.validation_share);
+    let batches = (trained / together).ceil();
+    let batches_per_step = batches.min(recipe.train.accumulate as f64);
     let c = &drafter.config;
     let (h, heads) = (c.hidden_size, c.heads());
     let matrices = c.taps.len() * h * h
@@ -103,8 +105,8 @@ fn sizes(setup: &Setup, recipe: &Recipe, prompts: &[Prompt], drafter: &Eagle3Dra
         // Taps and last hidden in bf16, an id, a logsumexp, a mask.
         bytes_per_token: 2 * (c.taps.len() + 1) * h + 4 + 4 + 1,
         parameters: matrices + 4 * h,
-        rows_per_step: together * (prompt + answer),
-        steps: (trained / together).ceil() * recipe.train.epochs as f64,
+        rows_per_step: batches_per_step * together * (prompt + answer),
+        steps: (batches / batches_per_step).ceil() * recipe.train.epochs as f64,
     })
 }
 
@@ -145,7 +147,7 @@ fn probe_step(setup: &Setup, recipe: &Recipe, drafter: &Eagle3Drafter) -> f64 {
     let elapsed = || begun.get().map_or(Duration::ZERO, |begun| begun.elapsed());
     let taken = Cell::new((0, Duration::ZERO));
     let stop = || elapsed() > PROBE;
-    let trainer = Trainer { drafter, objective: &objective, config: &config, rows: &rows, stop: &stop };
+    let trainer = Trainer { drafter, objective: &objective, config: &config, rows: &rows, stop: &stop, measure: None };
     // The run ends by being stopped; the probe is over then.
     let ended = trainer.run(Start::Fresh(Box::new(weights)), &mut Nowhere, &mut |update| {
         begun.set(begun.get().or_else(|| Some(Instant::now())));

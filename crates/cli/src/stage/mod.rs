@@ -5,6 +5,7 @@ mod checkpoints;
 mod estimate;
 mod evaluate;
 mod generate;
+mod held_out;
 mod offline;
 mod profile;
 mod report;

@@ -2,6 +2,7 @@
 
 use super::capture::store_dir;
 use super::checkpoints;
+use super::held_out::HeldOut;
 use super::setup::{RunDir, Setup};
 use crate::exit::{Blame, Failure};
 use crate::interrupt;
@@ -17,8 +18,8 @@ use spectrain_draft::checkpoint::Provenance;
 use spectrain_draft::{Checkpoint, Eagle3, Eagle3Config, Eagle3Drafter, Objective, TapScale};
 use spectrain_kernels::draft_loss::{Accepted, DraftLoss};
 use spectrain_train::{
-    JsonLines, MatrixUpdate, MetricSink, OptimiserConfig, Record, Snapshot, Start, TensorBoard, TrainConfig,
-    TrainError, Trainer, Update, read_records, supervise_prompts,
+    JsonLines, MatrixUpdate, Measure, MetricSink, OptimiserConfig, Record, Skipped, Snapshot, Start, TensorBoard,
+    TrainConfig, TrainError, Trainer, Update, named, read_records, supervise_prompts,
 };
 use std::path::{Path, PathBuf};
 
@@ -35,7 +36,7 @@ pub fn check(recipe: &Recipe) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Trains the recipe's drafter; returns the directory of the final checkpoint. With `resume` it goes on from the
+/// Trains the recipe's drafter; returns the directory of the best checkpoint. With `resume` it goes on from the
 /// newest checkpoint of the same run.
 pub fn train(setup: &Setup, recipe: &Recipe, run: &RunDir, resume: bool) -> Result<PathBuf, Failure> {
     let mut rows = read_rows(setup, recipe, run)?;
@@ -51,9 +52,13 @@ pub fn train(setup: &Setup, recipe: &Recipe, run: &RunDir, resume: bool) -> Resu
     let provenance = provenance(setup, recipe, run)?;
     let (objective, config) = (objective(recipe), config(recipe));
     let stop = interrupt::asked;
-    let trainer = Trainer { drafter: &drafter, objective: &objective, config: &config, rows: &rows, stop: &stop };
-    let start = start(setup, recipe, &drafter, run, &provenance.run, resume)?;
-    let mut sinks = sinks(run, if let Start::Resumed(snapshot) = &start { Some(snapshot.step) } else { None })?;
+    let held_out = HeldOut::new(setup, recipe, &drafter, &rows, &config.split(rows.len()).1);
+    let measured = |weights: &Eagle3| held_out.as_ref().map_or(Ok(f64::NAN), |answers| answers.measure(weights));
+    let measure: Option<&Measure> = if held_out.is_some() { Some(&measured) } else { None };
+    let (drafter, objective, config, rows) = (&drafter, &objective, &config, rows.as_slice());
+    let trainer = Trainer { drafter, objective, config, rows, stop: &stop, measure };
+    let start = start(setup, recipe, drafter, run, &provenance.run, resume)?;
+    let mut sinks = sinks(run, if let Start::Resumed(snapshot) = &start { Some(snapshot.step()) } else { None })?;
     let mut last = provenance.clone();
     let trained = interrupt::saving(|| run_trainer(&trainer, start, &mut sinks, &mut last, run));
     let trained = trained
@@ -64,7 +69,9 @@ pub fn train(setup: &Setup, recipe: &Recipe, run: &RunDir, resume: bool) -> Resu
         })
         .work()?;
     let best = run.join("best");
-    save(&trained, &drafter, &last, &best).map_err(|e| anyhow!(e)).work()?;
+    if !checkpoints::settle_best(run).map_err(|e| anyhow!(e)).work()? {
+        save(&trained, drafter, &last, &best).map_err(|e| anyhow!(e)).work()?;
+    }
     Ok(best)
 }
 
@@ -80,7 +87,8 @@ fn sinks(run: &RunDir, resumed: Option<usize>) -> Result<Vec<Box<dyn MetricSink>
 
 /// Adds what the verifier measured of the drafter of step `step` to the run's records.
 pub fn record_measurements(run: &RunDir, step: usize, results: &[Evaluation]) -> Result<(), Failure> {
-    let mut sinks = sinks(run, Some(step))?;
+    // All steps stay: the best need not be the last.
+    let mut sinks = sinks(run, Some(usize::MAX))?;
     for r in results {
         let a = &r.overall;
         let record = Record::Measured {
@@ -137,14 +145,22 @@ fn run_trainer(
     provenance: &mut Provenance,
     run: &RunDir,
 ) -> Result<Eagle3, TrainError> {
-    let done = if let Start::Resumed(snapshot) = &start { snapshot.step } else { 0 };
+    let done = if let Start::Resumed(snapshot) = &start { snapshot.step() } else { 0 };
     provenance.step = done;
     let mut progress: Option<Progress> = None;
+    let mut length = String::new();
     let mut on_step = |update: Update| {
         let bar = progress.get_or_insert_with(|| Progress::new("train", (update.total - done) as u64, "steps"));
-        bar.message(format!("loss {:.3}", update.loss));
-        bar.inc(1);
         provenance.step = update.step;
+        if let Some(validated) = &update.validated {
+            length = validated.expected_length.map_or(String::new(), |l| format!(", expected length {l:.3}"));
+            validated.best.map_or(Ok(()), |weights| {
+                checkpoints::write_best(run, |dir| save(weights, trainer.drafter, provenance, dir))
+            })?;
+        }
+        notes(&update).iter().for_each(|note| bar.say(note));
+        bar.message(format!("loss {:.3}{length}", update.loss));
+        bar.inc(1);
         let Some(due) = update.checkpoint else { return Ok(()) };
         checkpoints::write(run, update.step, |dir| {
             save(due.weights, trainer.drafter, provenance, dir)?;
@@ -156,6 +172,30 @@ fn run_trainer(
         bar.finish();
     }
     trained
+}
+
+/// What a step has to tell beside its figures.
+fn notes(update: &Update) -> Vec<String> {
+    let (step, mut notes) = (update.step, Vec::new());
+    if let Some(Skipped { median, requests }) = &update.skipped {
+        let (loss, batch) = (update.loss, named(requests));
+        let above = loss / median;
+        notes.push(format!("step {step} not taken: loss {loss:.3} is {above:.1} times the median, in {batch}"));
+    }
+    if let Some(v) = &update.validated
+        && let Some(length) = v.expected_length
+    {
+        let best = if v.best.is_some() { ", the best so far" } else { "" };
+        notes.push(format!("step {step}: held-out loss {:.3}, expected length {length:.3}{best}", v.loss));
+        if v.over_training {
+            let what = "the training loss still falls, the expected length falls with it";
+            notes.push(format!("step {step}: over-training: {what}"));
+        }
+        if v.out_of_patience && step < update.total {
+            notes.push(format!("the run ends at step {step} of {}: train.patience is used up", update.total));
+        }
+    }
+    notes.into_iter().map(|note| format!("train: {note}")).collect()
 }
 
 fn save(weights: &Eagle3, drafter: &Eagle3Drafter, provenance: &Provenance, dir: &Path) -> Result<(), String> {
@@ -252,9 +292,16 @@ pub fn config(recipe: &Recipe) -> TrainConfig {
     TrainConfig {
         epochs: t.epochs,
         batch_tokens: t.batch_tokens,
+        accumulate: t.accumulate,
+        recompute: t.recompute,
         learning_rate: t.learning_rate,
         warmup_ratio: t.warmup_ratio,
+        schedule: t.schedule,
+        decay_share: t.decay_share,
         dropout: t.dropout,
+        feature_noise: t.feature_noise,
+        ema: t.ema,
+        spike: t.spike,
         optimiser: OptimiserConfig {
             matrices: match t.optimizer {
                 Optimizer::AdamW => MatrixUpdate::AdamW,
@@ -266,6 +313,7 @@ pub fn config(recipe: &Recipe) -> TrainConfig {
         },
         clip_norm: t.clip_norm,
         validation_share: t.validation_share,
+        patience: t.patience,
         log_every: t.log_every,
         checkpoint_every: t.checkpoint_every,
         seed: recipe.seed,
@@ -276,7 +324,7 @@ fn provenance(setup: &Setup, recipe: &Recipe, run: &RunDir) -> Result<Provenance
     let store = StoreReader::open(&store_dir(recipe, run)).work()?;
     // What neither changes the weights nor the records is left out, so that it may differ between the two halves.
     let train = Train { checkpoint_every: 0, ..recipe.train.clone() };
-    let depends = json!([store.meta(), recipe.drafter, recipe.loss, train, recipe.seed]);
+    let depends = json!([store.meta(), recipe.drafter, recipe.verifier, recipe.loss, train, recipe.seed]);
     Ok(Provenance {
         target_hash: setup.target_hash.clone(),
         tokenizer_hash: setup.tokenizer.content_hash().to_string(),

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const KILLS: usize = 5;
 
 /// `fit` on the tiny target in `dir`, small, with a checkpoint at every second step.
-fn fit(dir: &Path) -> Command {
+pub fn fit(dir: &Path) -> Command {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut command = Command::new(env!("CARGO_BIN_EXE_spectrain"));
     command.args(["fit", "recipes/quickstart.toml", "--resume", "--out"]).arg(dir).current_dir(root);

@@ -9,4 +9,5 @@ mod offline;
 mod place;
 mod prompts;
 mod refusals;
+mod selection;
 mod wrong;

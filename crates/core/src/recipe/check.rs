@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use super::error::PlanError;
 use super::kinds::LossKind;
 use super::tables::{Drafter, Eagle3};
-use super::{Data, Eval, Loss, Recipe, Train, Verifier};
+use super::{Data, Eval, Loss, Recipe, ScheduleShape, Train, Verifier};
 use crate::rules::{Guarantee, Proposals, Rule};
 
 /// What a plan must know of the target.
@@ -63,6 +63,7 @@ impl Recipe {
             ("store.batch_tokens", store.batch_tokens),
             ("loss.unroll", loss.unroll),
             ("train.epochs", train.epochs),
+            ("train.accumulate", train.accumulate),
             ("train.log_every", train.log_every),
             ("eval.limit", eval.limit),
             ("eval.max_new_tokens", eval.max_new_tokens),
@@ -144,9 +145,22 @@ fn check_train(train: &Train, unroll: usize) -> Result<(), Fault> {
         ("train.warmup_ratio", train.warmup_ratio),
         ("train.validation_share", train.validation_share),
         ("train.dropout", train.dropout),
+        ("train.ema", train.ema),
     ] {
         must((0.0..1.0).contains(&share), key, &share, "at least 0 and below 1")?;
     }
+    check_schedule(train)?;
+    let noise = train.feature_noise;
+    must(noise.is_finite() && noise >= 0.0, "train.feature_noise", &noise, "0 or more")?;
+    let spike = train.spike;
+    must(spike == 0.0 || spike.is_finite() && spike > 1.0, "train.spike", &spike, "above 1, or 0 for no guard")?;
+    let patient = train.patience == 0 || train.validation_share > 0.0;
+    must(
+        patient,
+        "train.patience",
+        &train.patience,
+        "0 where train.validation_share is 0: there is nothing to measure",
+    )?;
     let decays = train.betas.iter().all(|beta| (0.0..1.0).contains(beta));
     must(decays, "train.betas", &train.betas, "two numbers, at least 0 and below 1")?;
     let decay = train.weight_decay;
@@ -156,6 +170,14 @@ fn check_train(train: &Train, unroll: usize) -> Result<(), Fault> {
     must(train.max_seq >= shortest, "train.max_seq", &train.max_seq, &right)?;
     let right = format!("at least train.max_seq, {}", train.max_seq);
     must(train.batch_tokens >= train.max_seq, "train.batch_tokens", &train.batch_tokens, &right)
+}
+
+fn check_schedule(train: &Train) -> Result<(), Fault> {
+    let share = train.decay_share;
+    must((0.0..=1.0).contains(&share), "train.decay_share", &share, "from 0 to 1")?;
+    let right = format!("at most 1 - train.warmup_ratio, {}, under train.schedule = \"wsd\"", 1.0 - train.warmup_ratio);
+    let fits = train.schedule != ScheduleShape::Wsd || share + train.warmup_ratio <= 1.0;
+    must(fits, "train.decay_share", &share, &right)
 }
 
 fn check_eval(eval: &Eval, rule: Rule) -> Result<(), Fault> {

@@ -47,6 +47,20 @@ pub enum Optimizer {
     Muon,
 }
 
+/// How the learning rate goes on after its linear warm-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScheduleShape {
+    /// Half a cosine down to 0.
+    Cosine,
+    /// A straight line down to 0.
+    Linear,
+    /// Warm-up, stable, decay (Hu et al., 2024): the peak rate, and a straight line down to 0 at the end.
+    Wsd,
+    /// The peak rate to the end.
+    Constant,
+}
+
 impl fmt::Display for LossKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.serialize(f)

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::kinds::{DraftVocab, LossKind, Optimizer};
+use super::kinds::{DraftVocab, LossKind, Optimizer, ScheduleShape};
 use super::reward::Reward;
 use crate::rules::Rule;
 
@@ -178,12 +178,17 @@ impl Loss {
 }
 
 table! {
-    /// `[train]`: the optimiser under a linear warm-up and a cosine decay to 0.
+    /// `[train]`: the optimiser under a linear warm-up and a schedule.
     Train {
         /// Passes over the training conversations.
         epochs: usize = 6,
-        /// Token rows of one optimiser step; there is no padding.
+        /// Token rows of one batch; there is no padding.
         batch_tokens: usize = 2048,
+        /// Batches of one optimiser step: larger steps in the same memory. Every batch weighs by its supervised tokens.
+        accumulate: usize = 1,
+        /// Whether the unroll's steps are run again in the backward pass instead of kept: less memory for a forward pass
+        /// more.
+        recompute: bool = false,
         /// Longest training row, in tokens; what is longer is cut at its end.
         max_seq: usize = 1024,
         /// Whether the prompts' own tokens are learned as well, what all prompts begin with excepted: more text where
@@ -193,10 +198,24 @@ table! {
         optimizer: Optimizer = Optimizer::AdamW,
         /// Part of the layer's inputs that a step leaves out, in 0..1, against learning few answers by heart.
         dropout: f64 = 0.0,
+        /// Amplitude a of uniform noise on the fused taps, ±a·512/T in a conversation of T tokens, in units of each
+        /// dimension's typical size; EAGLE has 0.1.
+        feature_noise: f64 = 0.0,
+        /// Decay of an average of the weights over the steps, in 0..1, which is validated and kept in place of the last
+        /// step's weights; it starts lower and rises to this. 0 for none.
+        ema: f64 = 0.0,
+        /// A step whose loss is above `spike` times the median of the last 64 is not taken, and told with its requests;
+        /// 0 takes every step. A loss that is no number ends the run in any case.
+        spike: f64 = 0.0,
         /// Learning rate after the warm-up.
         learning_rate: f64 = 5e-4,
         /// Part of all steps that warms up, in 0..1.
         warmup_ratio: f64 = 0.04,
+        /// The learning rate after the warm-up: `"cosine"` or `"linear"` down to 0, `"wsd"` (constant, then linear
+        /// down to 0 over the last `decay_share`), or `"constant"`.
+        schedule: ScheduleShape = ScheduleShape::Cosine,
+        /// Part of all steps that decays at the end under `schedule = "wsd"`, in 0..=1; not read otherwise.
+        decay_share: f64 = 0.2,
         /// AdamW's decay of the first and second moment.
         betas: [f64; 2] = [0.9, 0.95],
         /// AdamW's addend to the denominator.
@@ -207,6 +226,9 @@ table! {
         clip_norm: f64 = 0.5,
         /// Part of the conversations held back for validation, in 0..1.
         validation_share: f64 = 0.05,
+        /// Validations (one an epoch) in a row without a longer expected length that end the run; 0 for none. `best` is
+        /// the checkpoint with the longest in any case, as far as conversations are held back.
+        patience: usize = 0,
         /// Steps between checkpoints, from which `--resume` goes on; 0 writes one at the end only.
         checkpoint_every: usize = 200,
         /// Steps between lines of metrics.

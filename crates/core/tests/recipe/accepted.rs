@@ -57,17 +57,25 @@ feature_weight = 0.0
 [train]
 epochs = 6
 batch_tokens = 2048
+accumulate = 1
+recompute = false
 max_seq = 1024
 prompts = false
 optimizer = "adamw"
 dropout = 0.0
+feature_noise = 0.0
+ema = 0.0
+spike = 0.0
 learning_rate = 0.0005
 warmup_ratio = 0.04
+schedule = "cosine"
+decay_share = 0.2
 betas = [0.9, 0.95]
 eps = 0.00000001
 weight_decay = 0.0
 clip_norm = 0.5
 validation_share = 0.05
+patience = 0
 checkpoint_every = 200
 log_every = 10
 

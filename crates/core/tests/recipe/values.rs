@@ -20,6 +20,7 @@ fn counts_of_0() {
         "store.batch_tokens",
         "loss.unroll",
         "train.epochs",
+        "train.accumulate",
         "train.log_every",
         "eval.limit",
         "eval.max_new_tokens",
@@ -44,6 +45,11 @@ fn values_out_of_range() {
         ("train.clip_norm=0", "train.clip_norm is 0.0; it must be a number above 0"),
         ("train.warmup_ratio=1", "train.warmup_ratio is 1.0; it must be at least 0 and below 1"),
         ("train.validation_share=1", "train.validation_share is 1.0; it must be at least 0 and below 1"),
+        ("train.decay_share=1.5", "train.decay_share is 1.5; it must be from 0 to 1"),
+        ("train.feature_noise=-1", "train.feature_noise is -1.0; it must be 0 or more"),
+        ("train.ema=1", "train.ema is 1.0; it must be at least 0 and below 1"),
+        ("train.spike=1", "train.spike is 1.0; it must be above 1, or 0 for no guard"),
+        ("train.spike=nan", "train.spike is NaN; it must be above 1, or 0 for no guard"),
         ("train.betas=[0.9, 1.0]", "train.betas is [0.9, 1.0]; it must be two numbers, at least 0 and below 1"),
         ("train.weight_decay=-0.1", "train.weight_decay is -0.1; it must be 0 or more"),
         ("train.max_seq=5", "train.max_seq is 5; it must be at least 6, loss.unroll + 2"),
@@ -55,6 +61,25 @@ fn values_out_of_range() {
     ] {
         set_refused(one, message);
     }
+}
+
+#[test]
+fn a_decay_that_leaves_no_room_for_the_warm_up() {
+    refused(
+        "[train]\nschedule = 'wsd'\nwarmup_ratio = 0.5\ndecay_share = 0.75\n",
+        "r.toml:7: train.decay_share is 0.75; it must be at most 1 - train.warmup_ratio, 0.5, under train.schedule = \"wsd\"",
+    );
+    assert!(set(&["train.warmup_ratio=0.5", "train.decay_share=0.75"]).is_ok(), "it is not read under cosine");
+    let unknown = set(&["train.schedule=cosin"]).unwrap_err().to_string();
+    assert!(unknown.contains("train.schedule is") && unknown.contains("\"constant\""), "{unknown}");
+}
+
+#[test]
+fn patience_without_a_validation() {
+    refused(
+        "[train]\npatience = 2\nvalidation_share = 0\n",
+        "r.toml:5: train.patience is 2; it must be 0 where train.validation_share is 0: there is nothing to measure",
+    );
 }
 
 #[test]

@@ -6,7 +6,9 @@
 
 mod layer;
 pub mod names;
+mod recompute;
 mod runtime;
+mod unroll;
 
 pub use layer::{Layer, Matrix};
 pub use runtime::Eagle3Proposer;
@@ -21,7 +23,6 @@ use spectrain_core::rng::{Key, Purpose};
 use spectrain_data::draft_vocab::DraftVocab;
 use spectrain_kernels::cached_attention::Heads;
 use spectrain_kernels::rope::{RopeTable, indices};
-use spectrain_kernels::unroll_attention::unroll_attention;
 use spectrain_model::{Head, Llama, bytes};
 use std::sync::Arc;
 
@@ -227,35 +228,24 @@ impl Eagle3Drafter {
         self.embedding.clone().select(0, indices(tokens.iter().map(|&t| t as usize), &self.embedding.device()))
     }
 
-    /// Unrolls `weights` over a batch and hands each step's head input `[queries, hidden]` to `step`.
-    pub fn unroll(&self, weights: &Eagle3, batch: &TrainBatch, mut step: impl FnMut(usize, Tensor<2>)) {
-        let heads = self.config.heads();
-        let weights = weights.learned(&self.config);
-        let all = weights.fuse(batch.taps.clone() / self.scale.sizes(&batch.taps.device()));
-        let dropped = |x: Tensor<2>, k: usize| if let Some(d) = &batch.dropout { d.apply(x, k) } else { x };
-        let joined = dropped(weights.join(self.embed(&batch.next), all.clone()), 0);
-        let mut kv = weights.kv.apply(joined.clone());
-        let queries = indices(batch.plan.query_rows(), &all.device());
-        let mut hidden = all.select(0, queries.clone());
-        let mut joined = joined.select(0, queries);
-        for (k, _) in batch.tokens.iter().enumerate() {
-            if k > 0 {
-                joined = dropped(weights.join(self.embed(&batch.tokens[k]), hidden.clone()), k);
-                kv = Tensor::cat(vec![kv, weights.kv.apply(joined.clone())], 0);
-            }
-            let q = weights.q.apply(joined.clone());
-            let attended = unroll_attention(q, kv.clone(), k, heads, &self.rope, &batch.plan);
-            hidden = weights.finish(hidden, attended);
-            step(k, weights.head_input(hidden.clone()));
-        }
+    /// The draft vocabulary's entry for the token that each target row of `batch` predicts.
+    fn labels(&self, batch: &TrainBatch) -> Vec<Option<u32>> {
+        let t2d = self.vocab.t2d();
+        batch.labels.iter().map(|&token| t2d[token as usize]).collect()
     }
 
     /// Loss of a batch: a scalar on the tape whose gradient is that of the mean loss, and each step's sums.
     pub fn loss(&self, weights: &Eagle3, batch: &TrainBatch, objective: &Objective) -> (Tensor<1>, Vec<StepLoss>) {
         let mut steps = Vec::new();
         self.unroll(weights, batch, |_, hidden| steps.push(hidden));
-        let t2d = self.vocab.t2d();
-        let labels = batch.labels.iter().map(|&token| t2d[token as usize]).collect();
-        objective.evaluate(steps, batch, &self.head, labels)
+        let plain = steps.iter().map(|h| h.clone().without_autodiff()).collect();
+        let found = objective.evaluate(plain, batch, &self.head, self.labels(batch));
+        let mut total = Tensor::<1>::zeros([1], &weights.fc.val().device());
+        let mut sums = Vec::new();
+        for (hidden, (gradient, step)) in steps.into_iter().zip(found) {
+            total = total + (hidden * gradient).sum();
+            sums.push(step);
+        }
+        (total, sums)
     }
 }
