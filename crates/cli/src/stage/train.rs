@@ -131,10 +131,32 @@ fn start(
         }
         _ => {}
     }
+    let weights = match &recipe.train.start {
+        Some(dir) => earlier(setup, drafter, dir)?,
+        None => {
+            let norm = setup.target.norm().clone();
+            Eagle3::init(&drafter.config, norm, &drafter.scale, recipe.seed, &device)
+        }
+    };
     checkpoints::clear(run).context("old checkpoints").work()?;
-    let norm = setup.target.norm().clone();
-    let fresh = Eagle3::init(&drafter.config, norm, &drafter.scale, recipe.seed, &device);
-    Ok(Start::Fresh(Box::new(fresh)))
+    Ok(Start::Fresh(Box::new(weights)))
+}
+
+/// The weights of the checkpoint in `dir`, to be trained further as `drafter`.
+fn earlier(setup: &Setup, drafter: &Eagle3Drafter, dir: &Path) -> Result<Eagle3, Failure> {
+    let key = || format!("train.start: {}", dir.display());
+    let checkpoint = Checkpoint::open(dir).with_context(key).request()?;
+    checkpoint
+        .check_target(&setup.target_hash, setup.tokenizer.content_hash(), &setup.dir)
+        .with_context(key)
+        .request()?;
+    let device = setup.target.device().clone().autodiff();
+    let (found, weights) = checkpoint.eagle3(&setup.target, &device).with_context(key).request()?;
+    if found.config != drafter.config || found.vocab != drafter.vocab {
+        let text = "is another drafter: its sizes, taps, conventions and draft vocabulary must be those of this recipe";
+        return Err(anyhow!("{} {text}", key())).request();
+    }
+    Ok(weights.unfolded(&drafter.scale))
 }
 
 /// The loop with its progress bar and checkpoints; `provenance` ends with the last step.

@@ -69,3 +69,25 @@ fn the_best_checkpoint_is_the_one_that_was_measured_longest() {
     assert_eq!(patient, found[..=first_worse]);
     assert_eq!(step(&dir.join("best")), found[first_worse - 1].0);
 }
+
+#[test]
+fn a_run_goes_on_from_another_ones_weights() {
+    let work = tempfile::tempdir().unwrap();
+    let (first, second, third) = (work.path().join("first"), work.path().join("second"), work.path().join("third"));
+    let slow = ["train.epochs=2", "train.learning_rate=0.003"];
+    trained(&first, &slow);
+    let start = format!("train.start={}", first.join("best").display());
+    // One step so small that the weights stay what they were.
+    let still = ["train.epochs=1", "train.learning_rate=1e-9", start.as_str()];
+    trained(&second, &still);
+    let last = lengths(&records(&first)).last().unwrap().1;
+    let best = lengths(&records(&first)).iter().map(|l| l.1).fold(0.0, f64::max);
+    let kept = lengths(&records(&second))[0].1;
+    assert!((kept - best).abs() < 2e-3, "{kept} for {best} (last {last})");
+    // Another drafter is refused.
+    let mut command = fit(&third);
+    command.args(["--set", &start, "--set", "drafter.draft_vocab=40"]);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is another drafter"));
+}

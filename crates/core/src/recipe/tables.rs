@@ -180,6 +180,8 @@ impl Loss {
 table! {
     /// `[train]`: the optimiser under a linear warm-up and a schedule.
     Train {
+        /// A checkpoint of the same target and drafter whose weights are trained further; if not set, fresh weights.
+        start: Option<PathBuf> = None,
         /// Passes over the training conversations.
         epochs: usize = 6,
         /// Token rows of one batch; there is no padding.

@@ -78,6 +78,7 @@ validation_share = 0.05
 patience = 0
 checkpoint_every = 200
 log_every = 10
+# start is not set
 
 [eval]
 prompts = "eval/heldout.jsonl"

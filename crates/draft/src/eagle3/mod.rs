@@ -209,6 +209,14 @@ impl Eagle3 {
         let sizes = scale.sizes(&self.fc.val().device());
         Self { fc: self.fc.clone().map(|fc| fc / sizes.transpose()), ..self.clone() }
     }
+
+    /// The way back from [`Self::folded`], for weights that training goes on with.
+    pub fn unfolded(&self, scale: &TapScale) -> Self {
+        let plain = self.fc.val().without_autodiff();
+        let sizes = scale.sizes(&plain.device());
+        let fc = (plain * sizes.transpose()).into_data();
+        numbered(Self { fc: Param::from_data(fc, &self.fc.val().device()), ..self.clone() })
+    }
 }
 
 impl Eagle3Drafter {
