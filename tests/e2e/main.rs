@@ -2,11 +2,13 @@
 #![allow(clippy::unwrap_used)]
 
 mod export;
+mod faulty;
 mod identity;
 mod law;
 mod measure;
 mod offline;
 mod parity;
+mod reconcile;
 mod resume;
 mod serve;
 mod stream;

@@ -245,6 +245,15 @@ fn short_trained(target: &Llama, rows: &[FeatureRow]) -> (Eagle3Drafter, Eagle3)
     (drafter, trained.valid().fork(target.device()))
 }
 
+/// The tiny target, a drafter that learned of it for seconds, and `questions` prompts.
+pub fn trained_tiny(questions: usize) -> (Llama, Eagle3Drafter, Eagle3, Vec<Vec<u32>>) {
+    let mut asked = Asked::load(&root("checkpoints/tiny"), 100, 48);
+    let rows = asked.rows(&[1, 2, 4], 1.0, 7);
+    let (drafter, weights) = short_trained(&asked.target, &rows);
+    asked.prompts.truncate(questions);
+    (asked.target, drafter, weights, asked.prompts)
+}
+
 #[test]
 fn offline_equals_the_verifier_and_the_mean_over_rows_does_not() {
     let start = std::time::Instant::now();
