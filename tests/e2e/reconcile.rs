@@ -1,17 +1,19 @@
 //! The reconciliation gate names what is wrong at run time, and lets pass what is right.
 
 use crate::faulty::{FaultyProposer, Injected};
-use crate::offline::trained_tiny;
+use crate::offline::{Asked, gate_figure, trained_tiny};
 use crate::support::{random_target, smollm2};
 use burn::tensor::Device;
 use spectrain_core::chat::{ChatTemplate, Message};
+use spectrain_core::rules::Rule;
 use spectrain_core::tokenizer::Tokenizer;
 use spectrain_data::draft_vocab::DraftVocab;
 use spectrain_draft::{Eagle3, Eagle3Config, Eagle3Drafter, Eagle3Proposer, Proposer, TapScale};
 use spectrain_model::Llama;
+use spectrain_verify::judge::{Round, judge};
 use spectrain_verify::reconcile::{
     BOUND, Fault, Mismatch, Norm, Position, Prompt, ReconcileError, Rendering, Shift, Stale, Trained, reconcile,
-    reconcile_prompts,
+    reconcile_figures, reconcile_prompts,
 };
 use std::path::Path;
 
@@ -181,8 +183,29 @@ fn another_template_is_named() {
 }
 
 #[test]
+fn figures_agree_unless_the_verifier_judges_otherwise() {
+    let right = judge(Rule::Greedy).unwrap();
+    // The last accepted draft is refused.
+    let stingy = |round: &Round| {
+        let mut verdict = right(round)?;
+        if let Some(token) = verdict.tokens.pop() {
+            verdict.path.pop();
+            verdict.next = Some(token);
+        }
+        Ok(verdict)
+    };
+    let tiny = trained_tiny(60);
+    let figures = [gate_figure(&tiny, 0.0, right), gate_figure(&tiny, 1.0, judge(Rule::Token).unwrap())];
+    assert!((figures[0].offline / figures[0].verifier - 1.0).abs() < 0.002, "{figures:?}");
+    reconcile_figures(&figures).unwrap();
+    let wrong = gate_figure(&tiny, 0.0, &stingy);
+    let found = reconcile_figures(&[figures[0].clone(), wrong]).unwrap_err();
+    assert!(matches!(found.fault, Fault::Figure { length: 4, .. }), "{found}");
+}
+
+#[test]
 fn a_trained_drafter_passes_and_its_faults_are_named() {
-    let (target, drafter, weights, prompts) = trained_tiny(6);
+    let (Asked { target, prompts, .. }, drafter, weights) = trained_tiny(6);
     let prompts = prompts.into_iter().enumerate().map(|(i, ids)| Prompt { id: i.to_string(), ids }).collect();
     let pair = Pair { target, drafter, weights, prompts };
     pair.gate(&mut Eagle3Proposer::new(pair.drafter.clone(), &pair.weights)).unwrap();

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Training and run time held against each other.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reconciliation {
     /// Prompts that were drafted behind.
     pub prompts: usize,
@@ -48,6 +48,9 @@ impl fmt::Display for Reconciliation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(fault) = &self.fault {
             return f.write_str(fault);
+        }
+        if self.steps == 0 {
+            return f.write_str("no draft step was compared with training");
         }
         let Self { prompts, rounds, steps, largest, .. } = self;
         write!(

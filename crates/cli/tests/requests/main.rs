@@ -8,5 +8,6 @@ mod kills;
 mod offline;
 mod place;
 mod prompts;
+mod reconcile;
 mod refusals;
 mod wrong;

@@ -27,8 +27,8 @@ pub struct Point {
     pub seed: u64,
 }
 
-/// Compares the rounds that offline makes of one text with those that the verifier made of another; `scored` and
-/// `transcripts` answer the same `questions`, in order. None where fewer than ten have rounds on both sides.
+/// Compares the rounds that offline makes of one text with those that the verifier made of another: row `i` of
+/// `scored` and transcript `i` answer the same question. None where fewer than ten have rounds on both sides.
 ///
 /// # Errors
 /// When a probability is none.
