@@ -64,12 +64,8 @@ impl fmt::Display for Reconciliation {
         match self.figures.iter().map(apart).max_by(f64::total_cmp) {
             None => Ok(()),
             Some(most) => {
-                write!(
-                    f,
-                    "; offline and verifier agree at {} points, {:.1} % apart at most",
-                    self.figures.len(),
-                    100.0 * most
-                )
+                let figures = self.figures.len();
+                write!(f, "; offline and verifier agree ({figures} compared, at most {:.1} % apart)", 100.0 * most)
             }
         }
     }

@@ -21,7 +21,11 @@ pub(super) fn diagnose(trained: &Trained, traces: &[Trace], at_once: bool) -> Fa
     let layers: Vec<usize> = (0..=trained.target.config().layers).collect();
     let features = traces.iter().map(|t| training::features(trained, &t.text, &layers)).collect();
     let bench = Bench { trained, traces, features, frozen: Frozen::new(trained) };
-    if let Some(fault) = bench.handed_tokens().or_else(|| bench.handed_features()) {
+    let shifted = match handed_shift(traces) {
+        Some(0) => None,
+        by => Some(by.map_or(Fault::Unexplained, |by| Fault::LabelShift(Shift::Handed(by)))),
+    };
+    if let Some(fault) = shifted.or_else(|| bench.handed_features()) {
         return fault;
     }
     let explaining = hypotheses(trained).into_iter().filter_map(|fault| Some((bench.worst(&fault)?, fault)));
@@ -38,7 +42,9 @@ fn hypotheses(trained: &Trained) -> Vec<Fault> {
     let positions =
         [Position::Frozen, Position::Restarted, Position::Offset(-1), Position::Offset(1)].map(Fault::Position);
     let stale = [Stale::Accepted, Stale::Rejected].map(Fault::StaleCache);
-    let known = shifts.into_iter().chain(norms.map(Fault::Norm)).chain(positions).chain(stale);
+    // A run time without a fault: then training has it.
+    let known =
+        std::iter::once(Fault::Unroll).chain(shifts).chain(norms.map(Fault::Norm)).chain(positions).chain(stale);
     known.chain(other_taps(trained)).collect()
 }
 
@@ -63,6 +69,19 @@ fn other_taps(trained: &Trained) -> Vec<Fault> {
         }
     }
     served.into_iter().map(|served| Fault::Taps { trained: taps.clone(), served }).collect()
+}
+
+/// By how many positions the tokens that the decoder handed over lie behind the ones after the features; none where
+/// they follow no text that is shifted as a whole.
+fn handed_shift(traces: &[Trace]) -> Option<isize> {
+    let fits = |by: &isize| {
+        traces.iter().all(|trace| {
+            let tokens = trace.handed.iter().flat_map(|h| &h.next);
+            let at = |row: usize| (row + 1).checked_add_signed(*by).and_then(|i| trace.text.get(i));
+            tokens.enumerate().all(|(row, token)| at(row).is_none_or(|t| t == token))
+        })
+    };
+    [0, -1, 1, -2, 2].into_iter().find(fits)
 }
 
 struct Bench<'a> {
@@ -125,22 +144,6 @@ impl Bench<'_> {
         Some(self.base_of(best)).filter(|fault| self.worst(fault).is_some())
     }
 
-    /// The decoder's part: whether it hands over the token behind each row's features.
-    fn handed_tokens(&self) -> Option<Fault> {
-        let shifted = |by: isize| {
-            self.traces.iter().all(|trace| {
-                let tokens = trace.handed.iter().flat_map(|h| &h.next);
-                let at = |row: usize| (row + 1).checked_add_signed(by).and_then(|i| trace.text.get(i));
-                tokens.enumerate().all(|(row, token)| at(row).is_none_or(|t| t == token))
-            })
-        };
-        if shifted(0) {
-            return None;
-        }
-        let by = [-1, 1, -2, 2].into_iter().find(|&by| shifted(by));
-        Some(by.map_or(Fault::Unexplained, |by| Fault::LabelShift(Shift::Handed(by))))
-    }
-
     /// Whether the features that were handed over are those of the layers that training tapped.
     fn handed_features(&self) -> Option<Fault> {
         let trained = self.trained.drafter.config.taps.clone();
@@ -179,4 +182,25 @@ fn same_rows(found: &[f32], expected: &[f32], rows: usize) -> bool {
         let apart = length(&mut f.iter().zip(e).map(|(f, e)| f64::from(f - e)));
         apart <= 10.0 * BOUND * length(&mut e.iter().map(|e| f64::from(*e)))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::trace::Handed;
+    use super::*;
+
+    fn handed(next: &[&[u32]]) -> Trace {
+        let handed = next.iter().map(|next| Handed { next: next.to_vec(), features: Vec::new() });
+        Trace { text: vec![3, 1, 4, 1, 5, 9, 2, 6], handed: handed.collect(), rounds: Vec::new() }
+    }
+
+    #[test]
+    fn a_decoder_that_hands_over_other_tokens_is_seen() {
+        let right = || handed(&[&[1, 4, 1], &[5, 9]]);
+        assert_eq!(handed_shift(&[right()]), Some(0));
+        assert_eq!(handed_shift(&[handed(&[&[3, 1, 4], &[1, 5]])]), Some(-1));
+        assert_eq!(handed_shift(&[handed(&[&[4, 1, 5], &[9, 2]])]), Some(1));
+        assert_eq!(handed_shift(&[right(), handed(&[&[3, 1, 4], &[1, 5]])]), None);
+        assert_eq!(handed_shift(&[handed(&[&[1, 4, 1], &[1, 5]])]), None);
+    }
 }

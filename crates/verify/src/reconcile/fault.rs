@@ -50,6 +50,8 @@ pub enum Fault {
     Position(Position),
     /// The drafter's cache holds rows that were never made of the target's features.
     StaleCache(Stale),
+    /// Run time does what the layer is, and training's unroll does not.
+    Unroll,
     /// The logits agree, and the figures do not.
     Figure {
         /// Sampling temperature.
@@ -132,6 +134,7 @@ impl Fault {
             Self::Theta { .. } => "rope-theta",
             Self::Position(_) => "rope-position",
             Self::StaleCache(_) => "stale-drafter-kv",
+            Self::Unroll => "training-unroll",
             Self::Figure { .. } => "figure",
             Self::Unexplained => "unexplained",
         }
@@ -181,6 +184,9 @@ impl fmt::Display for Fault {
             ),
             Self::StaleCache(Stale::Rejected) => {
                 f.write_str("rows of rejected drafts stay in the drafter's cache behind the committed ones")
+            }
+            Self::Unroll => {
+                f.write_str("run time follows the layer's weights and positions; training's unroll does not")
             }
             Self::Figure { temperature, length, offline, verifier } => write!(
                 f,
