@@ -36,7 +36,7 @@ pub struct Figure {
     pub offline: f64,
     /// What the verifier measured of the same questions.
     pub verifier: f64,
-    /// Offline less verifier, with its interval by question.
+    /// Offline less verifier, with its interval by question, widened for small samples.
     pub difference: Interval,
     /// Level of the interval: all figures together hold at 99 %.
     pub level: f64,
