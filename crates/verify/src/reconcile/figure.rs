@@ -75,8 +75,12 @@ pub fn figure(scored: &[Scored], transcripts: &[Transcript], point: Point) -> Re
 fn widened(interval: Interval, questions: usize, alpha: f64) -> Interval {
     let (n, z) = (questions as f64, critical_value(1, alpha).sqrt());
     let freedom = n - 1.0;
-    let second = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * freedom.powi(2));
-    let student = z + (z.powi(3) + z) / (4.0 * freedom) + second;
+    let terms = [
+        (z.powi(3) + z) / 4.0,
+        (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0,
+        (3.0 * z.powi(7) + 19.0 * z.powi(5) + 17.0 * z.powi(3) - 15.0 * z) / 384.0,
+    ];
+    let student = z + terms.iter().rev().fold(0.0, |sum, term| (sum + term) / freedom);
     let factor = student / z * (n / freedom).sqrt();
     let end = |end: f64| interval.estimate + factor * (end - interval.estimate);
     Interval { low: end(interval.low), high: end(interval.high), ..interval }
