@@ -3,12 +3,14 @@
 
 mod accumulation;
 mod export;
+mod faulty;
 mod identity;
 mod law;
 mod measure;
 mod offline;
 mod packing;
 mod parity;
+mod reconcile;
 mod resume;
 mod selection;
 mod serve;

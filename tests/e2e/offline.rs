@@ -13,6 +13,7 @@ use crate::support::{train_config, values};
 use burn::tensor::{Device, Tensor, TensorData};
 use half::bf16;
 use spectrain_core::chat::ChatTemplate;
+use spectrain_core::reconciliation::Figure;
 use spectrain_core::rules::Rule;
 use spectrain_core::stats::bootstrap::{Interval, Ratio, Resampling, ratio_of_sums};
 use spectrain_core::stats::renewal::sampled_chain;
@@ -27,8 +28,9 @@ use spectrain_kernels::draft_loss::{Accepted, DraftLoss, log_denominator};
 use spectrain_model::{Completion, Decoder, Llama, Request, host_rows};
 use spectrain_train::{MetricSink, Record, Start, TrainConfig, Trainer};
 use spectrain_verify::SpeculativeDecoder;
-use spectrain_verify::judge::{judge, pick};
+use spectrain_verify::judge::{Judge, judge, pick};
 use spectrain_verify::offline::{Chains, Offline, Questions, Scored};
+use spectrain_verify::reconcile::{Point, figure};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -41,10 +43,10 @@ fn root(part: &str) -> PathBuf {
 }
 
 /// A target with prompts for it.
-struct Asked {
-    target: Llama,
+pub struct Asked {
+    pub target: Llama,
     stop: Vec<u32>,
-    prompts: Vec<Vec<u32>>,
+    pub prompts: Vec<Vec<u32>>,
     tokens: usize,
 }
 
@@ -237,6 +239,36 @@ fn short_trained(target: &Llama, rows: &[FeatureRow]) -> (Eagle3Drafter, Eagle3)
     let trained = trainer.run(Start::Fresh(Box::new(weights)), &mut Silent, &mut |_| Ok(())).unwrap();
     use burn::module::Module;
     (drafter, trained.valid().fork(target.device()))
+}
+
+/// Offline and verifier at one point as the gate compares them; `judge` is the verifier's.
+pub fn gate_figure((asked, drafter, weights): &TrainedTiny, temperature: f64, judge: &Judge) -> Figure {
+    let (rule, length) = (Rule::Token.at(temperature), 4);
+    let rows = asked.rows(&drafter.config.taps, temperature, 101);
+    let chains = Chains::of(rule, temperature).unwrap();
+    let offline = Offline { target: &asked.target, drafter, weights, chains, longest: length };
+    let scored = offline.score(&rows).unwrap();
+    let (target, stop, pick) = (&asked.target, asked.stop.as_slice(), pick(rule, temperature));
+    let decoder = SpeculativeDecoder { target, stop, batch: BATCH, length, pick, judge };
+    let mut proposer = Eagle3Proposer::new(drafter.clone(), weights);
+    let mut done = BTreeMap::new();
+    let requests = asked.requests(temperature, 202);
+    decoder.run(requests, &mut proposer, |t| drop(done.insert(t.id, t))).unwrap();
+    let transcripts: Vec<spectrain_verify::Transcript> = done.into_values().collect();
+    let point = Point { temperature, length, comparisons: 2, seed: 5 };
+    figure(&scored, &transcripts, point).unwrap().unwrap()
+}
+
+/// The tiny target with prompts, and a drafter that learned of it for seconds.
+pub type TrainedTiny = (Asked, Eagle3Drafter, Eagle3);
+
+/// Of `questions` prompts.
+pub fn trained_tiny(questions: usize) -> TrainedTiny {
+    let mut asked = Asked::load(&root("checkpoints/tiny"), 100, 48);
+    let rows = asked.rows(&[1, 2, 4], 1.0, 7);
+    let (drafter, weights) = short_trained(&asked.target, &rows);
+    asked.prompts.truncate(questions);
+    (asked, drafter, weights)
 }
 
 #[test]

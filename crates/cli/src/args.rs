@@ -174,6 +174,10 @@ pub struct EvalArgs {
     /// hidden states, the way tokens are picked, the run itself
     #[arg(long, conflicts_with = "offline")]
     pub waterfall: bool,
+    /// Measure without holding the drafter's run time against its training first, and offline's figures against the
+    /// verifier's afterwards; without this, what differs is named and the exit code is 1
+    #[arg(long, conflicts_with = "offline")]
+    pub no_reconcile: bool,
     /// The target: a model directory, or a name that fetch takes
     #[arg(long, value_name = "TARGET")]
     pub target: Option<String>,

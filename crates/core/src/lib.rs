@@ -12,6 +12,7 @@ pub mod loss;
 pub mod offline;
 pub mod process;
 pub mod recipe;
+pub mod reconciliation;
 pub mod rng;
 pub mod rules;
 pub mod stats;

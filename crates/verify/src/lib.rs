@@ -7,6 +7,7 @@ pub mod judge;
 pub mod offline;
 pub mod plain;
 pub mod profile;
+pub mod reconcile;
 
 pub use engine::{Committed, Cost, SpeculativeDecoder, Times, Transcript};
 pub use evaluate::{Measurement, Settings, evaluate};

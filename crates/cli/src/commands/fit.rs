@@ -4,7 +4,9 @@ use super::run::{Checked, Run};
 use crate::args::FitArgs;
 use crate::exit::{Blame, Failure};
 use crate::interrupt;
-use crate::stage::{self, EvalPlan};
+use crate::stage::{self, Curves, EvalPlan};
+use spectrain_core::reconciliation::{Figure, Reconciliation};
+use spectrain_data::prompts::Prompt;
 use spectrain_draft::Checkpoint;
 use spectrain_report::table;
 use std::time::Instant;
@@ -35,27 +37,18 @@ pub fn run(args: FitArgs) -> Result<(), Failure> {
         best = Some(stage::train(&run.setup, &run.recipe, &run.dir, args.resume)?);
         Ok(())
     })?;
-    let eval = &run.recipe.eval;
-    let plan = EvalPlan {
-        rule: run.recipe.verifier.rule,
-        temperatures: eval.temperatures.clone(),
-        lengths: eval.curve.iter().copied().chain([eval.length]).collect(),
-        batch: eval.batch,
-        max_new_tokens: eval.max_new_tokens,
-        seed: run.recipe.seed,
-        slo: None,
-    };
     let best = best.unwrap_or_default();
     let checkpoint = Checkpoint::open(&best).work()?;
-    let questions = &run.questions[..run.questions.len().min(eval.limit)];
+    let mut curves = None;
     timed("evaluate", &mut || {
-        let curves = stage::evaluate(&run.setup, &checkpoint, questions, &plan)?;
-        print!("{}", table(&curves.evaluations, false));
-        for e in &curves.evaluations {
-            run.dir.write_json(&format!("eval/T{}-K{}.json", e.temperature, e.length), e)?;
-        }
-        stage::record_measurements(&run.dir, checkpoint.provenance.step, &curves.evaluations)?;
-        stage::write_report(&run.setup, &run.recipe, &run.dir, curves)
+        curves = Some(measure(&run, &checkpoint)?);
+        Ok(())
+    })?;
+    let mut found = Reconciliation::default();
+    timed("reconcile", &mut || {
+        let mut curves = curves.take().unwrap_or_default();
+        found = reconcile(&run, &checkpoint, std::mem::take(&mut curves.figures))?;
+        stage::write_report(&run.setup, &run.recipe, &run.dir, curves, &found)
     })?;
     let total: f64 = seconds.iter().map(|(_, s)| s).sum();
     let parts: Vec<String> = seconds.iter().map(|(name, s)| format!("{name} {s:.0} s")).collect();
@@ -65,7 +58,46 @@ pub fn run(args: FitArgs) -> Result<(), Failure> {
         best.display(),
         run.dir.join("report.html").display()
     );
-    run.dir.write_json("seconds.json", &seconds.into_iter().collect::<std::collections::BTreeMap<_, _>>())
+    run.dir.write_json("seconds.json", &seconds.into_iter().collect::<std::collections::BTreeMap<_, _>>())?;
+    stage::conclude(&found)
+}
+
+/// The held-out prompts that are measured.
+fn questions(run: &Run) -> &[Prompt] {
+    &run.questions[..run.questions.len().min(run.recipe.eval.limit)]
+}
+
+/// Measures the drafter, and writes down and prints what was found.
+fn measure(run: &Run, checkpoint: &Checkpoint) -> Result<Curves, Failure> {
+    let eval = &run.recipe.eval;
+    let plan = EvalPlan {
+        rule: run.recipe.verifier.rule,
+        temperatures: eval.temperatures.clone(),
+        lengths: eval.curve.iter().copied().chain([eval.length]).collect(),
+        batch: eval.batch,
+        max_new_tokens: eval.max_new_tokens,
+        seed: run.recipe.seed,
+        slo: None,
+        reconcile: Some(run.recipe.store.batch_tokens),
+    };
+    let curves = stage::evaluate(&run.setup, checkpoint, questions(run), &plan)?;
+    print!("{}", table(&curves.evaluations, false));
+    for e in &curves.evaluations {
+        run.dir.write_json(&format!("eval/T{}-K{}.json", e.temperature, e.length), e)?;
+    }
+    stage::record_measurements(&run.dir, checkpoint.provenance.step, &curves.evaluations)?;
+    Ok(curves)
+}
+
+/// Holds what training and offline say against run time, and writes down what was found.
+fn reconcile(run: &Run, checkpoint: &Checkpoint, figures: Vec<Figure>) -> Result<Reconciliation, Failure> {
+    let eval = &run.recipe.eval;
+    let longest = eval.curve.iter().copied().fold(eval.length, usize::max);
+    let renderings = stage::renderings(&run.setup, &run.recipe, &run.dir)?;
+    let found = stage::reconcile(&run.setup, checkpoint, questions(run), &renderings, longest)?;
+    let found = stage::with_figures(found, figures);
+    run.dir.write_json("reconciliation.json", &found)?;
+    Ok(found)
 }
 
 /// The command that goes on after a stop.

@@ -1,16 +1,22 @@
 //! The drafter against its target in the exact verifier.
 
+use super::offline::{Candidate, score, written};
 use super::setup::Setup;
 use super::transcript::transcript;
 use crate::exit::{Blame, Failure};
 use crate::progress::Progress;
 use spectrain_core::evaluation::{Estimate, Evaluation};
+use spectrain_core::reconciliation::Figure;
 use spectrain_core::rules::Rule;
 use spectrain_core::stats::Slo;
+use spectrain_data::answers::Answer;
 use spectrain_data::prompts::Prompt;
 use spectrain_draft::{Checkpoint, Proposer};
+use spectrain_model::Completion;
 use spectrain_report::Transcript;
 use spectrain_verify::evaluate::{Question, Settings};
+use spectrain_verify::offline::{Chains, Scored};
+use spectrain_verify::reconcile::{Point, figure};
 use spectrain_verify::{Measurement, PlainRun};
 
 /// Longest answer of the pass that warms up.
@@ -32,14 +38,19 @@ pub struct EvalPlan {
     pub seed: u64,
     /// Objective that the goodput is counted for.
     pub slo: Option<Slo>,
+    /// Tokens of a target pass when offline's figures are held against the measured ones; none to leave that out.
+    pub reconcile: Option<usize>,
 }
 
 /// What was measured.
+#[derive(Default)]
 pub struct Curves {
     /// By temperature and then by length, both rising.
     pub evaluations: Vec<Evaluation>,
     /// One answer a temperature, to look at.
     pub transcripts: Vec<Transcript>,
+    /// Offline's figures beside the measured ones, where rule and number of prompts allow it.
+    pub figures: Vec<Figure>,
 }
 
 impl EvalPlan {
@@ -76,15 +87,23 @@ pub fn evaluate(
     let question = |p: &Prompt| Ok(Question { task: p.task.clone(), prompt: setup.encode(p)? });
     let questions: Vec<Question> = prompts.iter().map(question).collect::<Result<_, Failure>>()?;
     let proposer = checkpoint.proposer(&setup.target).request()?;
-    let mut bench = Bench { setup, proposer, stop: setup.template.stop_ids(), questions };
+    let candidate = Candidate::load(setup, String::new(), checkpoint)?;
+    let mut bench = Bench { setup, proposer, candidate, stop: setup.template.stop_ids(), questions };
     let (temperatures, lengths) = plan.axes();
     let longest = lengths.last().copied().unwrap_or(1);
     bench.warm_up(&plan.settings(temperatures.first().copied().unwrap_or(0.0), longest));
-    let mut curves = Curves { evaluations: Vec::new(), transcripts: Vec::new() };
+    let mut curves = Curves { evaluations: Vec::new(), transcripts: Vec::new(), figures: Vec::new() };
+    let (comparisons, seed) = (temperatures.len() * lengths.len(), plan.seed);
     for &temperature in &temperatures {
-        let plain = bench.plain(&plan.settings(temperature, longest))?;
+        let settings = plan.settings(temperature, longest);
+        let plain = bench.plain(&settings)?;
+        let scored = plan.reconcile.map(|tokens| bench.offline(&settings, &plain, tokens)).transpose()?.flatten();
         for &length in &lengths {
             let mut measured = bench.speculative(&plan.settings(temperature, length), &plain)?;
+            if let Some(scored) = &scored {
+                let point = Point { temperature, length, comparisons, seed };
+                curves.figures.extend(figure(scored, &measured.transcripts, point).work()?);
+            }
             if length == longest {
                 measured.evaluation.estimates = bench.estimates(&measured, &lengths)?;
                 curves.transcripts.extend(transcript(setup, &bench.questions, &measured)?);
@@ -99,6 +118,7 @@ pub fn evaluate(
 struct Bench<'a> {
     setup: &'a Setup,
     proposer: Box<dyn Proposer>,
+    candidate: Candidate,
     stop: Vec<u32>,
     questions: Vec<Question>,
 }
@@ -123,6 +143,23 @@ impl Bench<'_> {
         let run = spectrain_verify::plain(&self.setup.target, &self.stop, &self.questions, settings, count);
         progress.finish();
         run.work()
+    }
+
+    /// What offline says along the plain answers; none where the rule's rounds do not follow from a text.
+    fn offline(
+        &self,
+        settings: &Settings,
+        plain: &PlainRun,
+        batch_tokens: usize,
+    ) -> Result<Option<Vec<Scored>>, Failure> {
+        let Ok(chains) = Chains::of(settings.rule, settings.temperature) else { return Ok(None) };
+        let answer =
+            |(question, c): (&Question, &Completion)| written(&question.prompt, c, settings.temperature, settings.seed);
+        let answers: Vec<Answer> = self.questions.iter().zip(plain.answers.values()).map(answer).collect();
+        let candidate = std::slice::from_ref(&self.candidate);
+        let longest = (chains, settings.length);
+        let mut found = score(self.setup, candidate, &answers, batch_tokens, settings.temperature, longest)?;
+        Ok(found.pop())
     }
 
     fn speculative(&mut self, settings: &Settings, plain: &PlainRun) -> Result<Measurement, Failure> {

@@ -181,28 +181,33 @@ fn from_fresh(
     chains: (Chains, usize),
 ) -> Result<ByCandidate, Failure> {
     let written = answer(setup, answers, temperature)?;
-    score(setup, candidates, &written, answers, temperature, chains)
+    let Answers::Fresh { batch_tokens, .. } = answers else { return Ok(Vec::new()) };
+    score(setup, candidates, &written, *batch_tokens, temperature, chains)
 }
 
-/// Leads every candidate along answers that were made from [`Answers::Fresh`].
+/// Leads every candidate along answers that were just written, `batch_tokens` tokens a pass of the target. The rows of
+/// what is scored are the numbers of the answers.
 pub(super) fn score(
     setup: &Setup,
     candidates: &[Candidate],
     written: &[Answer],
-    answers: &Answers,
+    batch_tokens: usize,
     temperature: f64,
     chains: (Chains, usize),
 ) -> Result<ByCandidate, Failure> {
-    let Answers::Fresh { batch_tokens, .. } = answers else { return Ok(Vec::new()) };
     let mut taps: Vec<usize> = candidates.iter().flat_map(|c| c.taps()).copied().collect();
     taps.sort_unstable();
     taps.dedup();
     let tokens = written.iter().map(|a| a.prompt_ids.len() + a.answer_ids.len()).sum::<usize>();
     let progress = Progress::new(&format!("offline T={temperature}"), tokens as u64, "tokens");
     let mut scored: ByCandidate = candidates.iter().map(|_| Vec::new()).collect();
-    for group in batches(written, *batch_tokens) {
+    let mut first = 0;
+    for group in batches(written, batch_tokens) {
         let rows = features(&setup.target, group, &taps, |answer| answer.prompt_ids.len());
+        let before = scored.first().map_or(0, Vec::len);
         lead(setup, candidates, &rows, &taps, chains, &mut scored)?;
+        scored.iter_mut().flat_map(|s| &mut s[before..]).for_each(|answer| answer.row += first);
+        first += group.len();
         progress.inc(rows.iter().map(|row| row.ids.len()).sum::<usize>() as u64);
     }
     progress.finish();
@@ -239,9 +244,19 @@ pub(super) fn answer(setup: &Setup, answers: &Answers, temperature: f64) -> Resu
     let row = |((prompt, prompt_ids), c): ((&Prompt, &Vec<u32>), Completion)| Answer {
         prompt_id: prompt.id.clone(),
         task: prompt.task.clone(),
+        ..written(prompt_ids, &c, temperature, seed)
+    };
+    Ok(prompts.iter().zip(&encoded).zip(done.into_values()).map(row).collect())
+}
+
+/// An answer just written, of a prompt without a name.
+pub(super) fn written(prompt_ids: &[u32], c: &Completion, temperature: f64, seed: u64) -> Answer {
+    Answer {
+        prompt_id: String::new(),
+        task: String::new(),
         request: c.id,
-        prompt_ids: prompt_ids.clone(),
-        answer_ids: c.ids,
+        prompt_ids: prompt_ids.to_vec(),
+        answer_ids: c.ids.clone(),
         temperature: temperature as f32,
         seed,
         finish: match c.finish {
@@ -249,8 +264,7 @@ pub(super) fn answer(setup: &Setup, answers: &Answers, temperature: f64) -> Resu
             spectrain_model::Finish::Length => Finish::Length,
         },
         off_policy: false,
-    };
-    Ok(prompts.iter().zip(&encoded).zip(done.into_values()).map(row).collect())
+    }
 }
 
 /// Leads every candidate along `rows`, whose taps are `taps`.

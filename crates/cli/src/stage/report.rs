@@ -5,10 +5,17 @@ use super::setup::{RunDir, Setup};
 use crate::exit::{Blame, Failure};
 use anyhow::Context;
 use spectrain_core::recipe::{Drafter, Recipe};
+use spectrain_core::reconciliation::Reconciliation;
 use spectrain_report::{Report, curve_svg, read_training};
 
 /// Writes the report of a run that was measured, and its curve of acceptance length as a picture of its own.
-pub fn write(setup: &Setup, recipe: &Recipe, run: &RunDir, curves: Curves) -> Result<(), Failure> {
+pub fn write(
+    setup: &Setup,
+    recipe: &Recipe,
+    run: &RunDir,
+    curves: Curves,
+    found: &Reconciliation,
+) -> Result<(), Failure> {
     let path = run.join("metrics.jsonl");
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string()).work()?;
     let training = read_training(&text).with_context(|| path.display().to_string()).work()?;
@@ -26,9 +33,10 @@ pub fn write(setup: &Setup, recipe: &Recipe, run: &RunDir, curves: Curves) -> Re
             let prompts = if train.prompts { " and their prompts" } else { "" };
             format!("{} epochs over {} answer tokens{prompts}", train.epochs, recipe.data.answer_tokens)
         }),
+        fact("training and run time", found.to_string()),
         fact("spectrain", env!("CARGO_PKG_VERSION").to_owned()),
     ];
-    let Curves { evaluations, transcripts } = curves;
+    let Curves { evaluations, transcripts, .. } = curves;
     if let Some(curve) = curve_svg(&evaluations) {
         run.write("curve.svg", &curve)?;
     }

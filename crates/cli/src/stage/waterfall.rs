@@ -3,6 +3,7 @@
 use super::offline::{Answers, Candidate, answer, score};
 use super::setup::Setup;
 use crate::exit::{Blame, Failure};
+use anyhow::anyhow;
 use spectrain_core::evaluation::Evaluation;
 use spectrain_core::rules::Rule;
 use spectrain_core::stats::bootstrap::ratio_of_sums;
@@ -30,8 +31,12 @@ fn waterfall(
 ) -> Result<Waterfall, Failure> {
     let Evaluation { temperature, rule, length, .. } = *measured;
     let written = answer(setup, answers, temperature)?;
+    let Answers::Fresh { batch_tokens, .. } = answers else {
+        return Err(anyhow!("a store has no waterfall")).request();
+    };
     let along = |chains: Chains| -> Result<Vec<Scored>, Failure> {
-        let found = score(setup, std::slice::from_ref(candidate), &written, answers, temperature, (chains, length))?;
+        let candidates = std::slice::from_ref(candidate);
+        let found = score(setup, candidates, &written, *batch_tokens, temperature, (chains, length))?;
         Ok(found.into_iter().flatten().collect())
     };
     let tokens = |scored: &[Scored]| -> Result<f64, Failure> {

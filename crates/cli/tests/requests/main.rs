@@ -8,6 +8,7 @@ mod kills;
 mod offline;
 mod place;
 mod prompts;
+mod reconcile;
 mod refusals;
 mod selection;
 mod wrong;

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::reconciliation::Reconciliation;
 use crate::waterfall::Waterfall;
 
 use super::{Counted, Evaluation, Memory, Seconds, fastest};
@@ -27,6 +28,9 @@ pub struct Document<'a, S> {
     /// What was lost to what, by temperature, if it was asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waterfalls: Vec<Waterfall>,
+    /// Training and run time held against each other, unless that was declined.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reconciliation: Option<Reconciliation>,
 }
 
 /// The fastest length of one curve.
@@ -86,6 +90,7 @@ impl<'a, S> Document<'a, S> {
             fastest: curves.clone().filter_map(quickest).collect(),
             rows: curves.flat_map(curve_rows).collect(),
             waterfalls: Vec::new(),
+            reconciliation: None,
         }
     }
 }

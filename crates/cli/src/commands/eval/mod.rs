@@ -7,13 +7,14 @@ mod suite;
 use crate::args::EvalArgs;
 use crate::device;
 use crate::exit::{Blame, Failure};
-use crate::stage::{self, Answers, Candidate, EvalPlan, Setup};
+use crate::stage::{self, Answers, Candidate, EvalPlan, RunDir, Setup};
 use anyhow::{Context, anyhow};
 use serde::Serialize;
 use serde_json::json;
 use spectrain_core::evaluation::Evaluation;
 use spectrain_core::evaluation::document::Document;
 use spectrain_core::recipe::Recipe;
+use spectrain_core::reconciliation::Reconciliation;
 use spectrain_core::rules::Rule;
 use spectrain_core::waterfall::Waterfall;
 use spectrain_data::weights::write_atomically;
@@ -47,11 +48,16 @@ pub fn run(args: EvalArgs) -> Result<(), Failure> {
     checkpoint.check_target(&setup.target_hash, setup.tokenizer.content_hash(), &target).request()?;
     let longest = plan.lengths.iter().max().copied().unwrap_or(0);
     let suite = suite.fitting(&setup, plan.max_new_tokens + longest + 1)?;
+    let found = match args.no_reconcile {
+        true => None,
+        false => Some(reconcile(&args, &setup, &checkpoint, &recipe, &suite, longest)?),
+    };
     let costs = match args.profile {
         true => profile::profile(&args, &setup, &checkpoint, &suite.prompts, &plan)?,
         false => String::new(),
     };
-    let curves = stage::evaluate(&setup, &checkpoint, &suite.prompts, &plan)?;
+    let mut curves = stage::evaluate(&setup, &checkpoint, &suite.prompts, &plan)?;
+    let found = found.map(|found| stage::with_figures(found, std::mem::take(&mut curves.figures)));
     let waterfalls = match args.waterfall {
         true => waterfalls(&args, &setup, &checkpoint, &recipe, (&suite, &plan), &curves.evaluations)?,
         false => Vec::new(),
@@ -61,17 +67,37 @@ pub fn run(args: EvalArgs) -> Result<(), Failure> {
     show(args.json.as_deref(), &text);
     if let Some(path) = &args.json {
         let settings = settings(&args, &plan, &setup, &checkpoint, &suite);
-        let waterfalls = waterfalls.clone();
-        write_json(path, &Document { waterfalls, ..Document::new(settings, &curves.evaluations) })?;
+        let (waterfalls, reconciliation) = (waterfalls.clone(), found.clone());
+        let document = Document::new(settings, &curves.evaluations);
+        write_json(path, &Document { waterfalls, reconciliation, ..document })?;
     }
     if let Some(path) = &args.report {
-        let facts = facts(&args, &setup, &checkpoint, &suite);
+        let told = found.iter().map(|found| ("training and run time".to_owned(), found.to_string()));
+        let facts = facts(&args, &setup, &checkpoint, &suite).into_iter().chain(told).collect();
         let title = format!("Evaluation of {}", args.checkpoint.display());
         let (evaluations, transcripts) = (curves.evaluations, curves.transcripts);
         let report = Report { title, facts, evaluations, training: Vec::new(), transcripts, waterfalls };
         write_file(path, &report.html())?;
     }
-    Ok(())
+    found.as_ref().map_or(Ok(()), stage::conclude)
+}
+
+/// Holds the drafter at run time against its training before anything is measured with it.
+fn reconcile(
+    args: &EvalArgs,
+    setup: &Setup,
+    checkpoint: &Checkpoint,
+    recipe: &Recipe,
+    suite: &Suite,
+    length: usize,
+) -> Result<Reconciliation, Failure> {
+    let run = recipe_path(&args.checkpoint).and_then(|path| Some(RunDir::look(path.parent()?)));
+    let renderings = run.map_or(Ok(Vec::new()), |run| stage::renderings(setup, recipe, &run))?;
+    let found = stage::reconcile(setup, checkpoint, &suite.prompts, &renderings, length)?;
+    if found.fault.is_some() {
+        stage::conclude(&found)?;
+    }
+    Ok(found)
 }
 
 /// What is measured, refused where the rule forbids it.
@@ -103,6 +129,7 @@ fn plan(args: &EvalArgs, recipe: &Recipe) -> Result<EvalPlan, Failure> {
         max_new_tokens: args.max_new_tokens.unwrap_or(recipe.eval.max_new_tokens),
         seed: recipe.seed,
         slo: args.slo,
+        reconcile: (!args.no_reconcile).then_some(recipe.store.batch_tokens),
     })
 }
 

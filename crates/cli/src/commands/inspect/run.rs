@@ -26,6 +26,7 @@ pub fn facts(dir: &Path) -> Result<Value, Failure> {
         "best": Checkpoint::open(&run.join("best")).ok().map(|c| json!({ "step": c.provenance.step })),
         "metrics": metrics(&run.join("metrics.jsonl"))?,
         "evaluations": evaluations(&run.join("eval")),
+        "reconciliation": json_file(&run.join("reconciliation.json")),
         "seconds": json_file(&run.join("seconds.json")),
     }))
 }
