@@ -9,7 +9,7 @@ mod head;
 pub mod llama;
 pub mod sample;
 
-pub use cache::{KvCache, SlotRows, bytes};
+pub use cache::{KvCache, ParentOrder, SlotRows, bytes};
 pub use config::LlamaConfig;
 pub use decode::{Completion, Decoder, Finish, Request, host_rows};
 pub use head::Head;
