@@ -52,16 +52,19 @@ impl Heads {
 }
 
 /// New rows of one request.
+///
+/// Rows behind the first `cached` entries are *provisional*. A tree may be written in several passes, a level each: then
+/// `parents` also names the provisional rows of earlier passes, which stand first.
 #[derive(Debug, Clone)]
 pub struct Segment {
     /// Cache slot of the request.
     pub slot: usize,
-    /// Entries of the slot that all new rows see; new rows are written behind them.
+    /// Entries of the slot that all new rows see; provisional rows stand behind them.
     pub cached: usize,
     /// Number of new rows.
     pub rows: usize,
-    /// For each new row the row of this segment it follows (`None`: only the cache precedes it). `None` for the
-    /// whole: a chain.
+    /// For each provisional row, the new ones last, the provisional row it follows (`None`: only the first `cached`
+    /// entries precede it). `None` for the whole: a chain of new rows.
     pub parents: Option<Vec<Option<usize>>>,
 }
 
@@ -71,13 +74,23 @@ impl Segment {
         Self { slot, cached, rows, parents: None }
     }
 
-    /// Whether new row `row` sees new row `other`: itself and its ancestors.
+    /// Provisional rows of earlier passes.
+    pub fn ahead(&self) -> usize {
+        self.parents.as_ref().map_or(0, |parents| parents.len() - self.rows)
+    }
+
+    /// Whether new row `row` sees provisional row `other`: itself and its ancestors.
     pub fn sees(&self, row: usize, other: usize) -> bool {
         match &self.parents {
             None => other <= row,
-            Some(parents) => std::iter::successors(Some(row), |&r| parents[r]).any(|r| r == other),
+            Some(parents) => ancestors(parents, self.ahead() + row).any(|r| r == other),
         }
     }
+}
+
+/// Provisional row `row` and those before it on its branch.
+fn ancestors(parents: &[Option<usize>], row: usize) -> impl Iterator<Item = usize> + '_ {
+    std::iter::successors(Some(row), |&r| parents[r])
 }
 
 /// Which packed rows belong to which request, and where they stand.
@@ -100,13 +113,20 @@ impl CachedPlan {
     /// Cache row of every packed row.
     fn destinations(&self) -> impl Iterator<Item = usize> + '_ {
         let capacity = self.capacity;
-        self.segments.iter().flat_map(move |s| (0..s.rows).map(move |i| s.slot * capacity + s.cached + i))
+        self.segments.iter().flat_map(move |s| {
+            let first = s.slot * capacity + s.cached + s.ahead();
+            first..first + s.rows
+        })
     }
 
     fn check(&self, cache_rows: usize) {
         assert_eq!(self.segments.iter().map(|s| s.rows).sum::<usize>(), self.rows(), "segments do not cover the rows");
         for s in &self.segments {
-            assert!(s.cached + s.rows <= self.capacity, "slot {} overflows its {} entries", s.slot, self.capacity);
+            let end = s.cached + s.ahead() + s.rows;
+            assert!(end <= self.capacity, "slot {} overflows its {} entries", s.slot, self.capacity);
+            let ordered =
+                |parents: &Vec<Option<usize>>| parents.iter().enumerate().all(|(i, p)| p.is_none_or(|p| p < i));
+            assert!(s.parents.as_ref().is_none_or(ordered), "slot {}: a row stands before its parent", s.slot);
             assert!((s.slot + 1) * self.capacity <= cache_rows, "slot {} does not exist", s.slot);
         }
     }
@@ -171,7 +191,7 @@ pub fn reference(
     let mut outputs = Vec::new();
     let mut start = 0;
     for s in &plan.segments {
-        let seen = s.cached + s.rows;
+        let seen = s.cached + s.ahead() + s.rows;
         let entries = |table: &Tensor<2>| {
             let entries =
                 table.clone().narrow(0, s.slot * plan.capacity, seen).reshape([seen, heads.key, 1, heads.dim]);
@@ -282,7 +302,7 @@ fn attend(queries: &[f32], keys: &[f32], values: &[f32], heads: Heads, plan: &Ca
 kernel! {
     fn attend_task(task: &Task, queries: &[f32], keys: &[f32], values: &[f32], heads: Heads, capacity: usize) -> Vec<f32> {
         let (segment, dim, group) = (task.segment, heads.dim, heads.group());
-        let seen = segment.cached + if segment.parents.is_none() { task.rows.end } else { segment.rows };
+        let seen = segment.cached + if segment.parents.is_none() { task.rows.end } else { segment.ahead() + segment.rows };
         let width = group * dim;
         let mut q = Vec::with_capacity(task.rows.len() * width);
         for row in task.rows.clone() {
@@ -331,21 +351,31 @@ fn score(scores: &mut [f32], q: &[f32], keys: &[f32], count: usize, seen: usize,
 /// Softmax over what `row` of the segment sees; exactly zero elsewhere.
 #[inline(always)]
 fn softmax(scores: &mut [f32], segment: &Segment, row: usize) {
-    let visible = match segment.parents {
-        None => segment.cached + row + 1,
-        Some(_) => scores.len(),
-    };
-    let (scores, hidden) = scores.split_at_mut(visible);
-    hidden.fill(0.0);
-    let masked = |j: usize| segment.parents.is_some() && j >= segment.cached && !segment.sees(row, j - segment.cached);
-    if segment.parents.is_some() {
-        (segment.cached..visible).filter(|&j| masked(j)).for_each(|j| scores[j] = f32::NEG_INFINITY);
+    if let Some(parents) = &segment.parents {
+        let mut branch: Vec<usize> = ancestors(parents, segment.ahead() + row).collect();
+        branch.reverse();
+        return branch_softmax(scores, segment.cached, &branch);
     }
+    let (scores, hidden) = scores.split_at_mut(segment.cached + row + 1);
+    hidden.fill(0.0);
+    normalise(scores);
+}
+
+/// Softmax over the first `cached` scores and those of the provisional rows in `branch`.
+#[inline(always)]
+fn branch_softmax(scores: &mut [f32], cached: usize, branch: &[usize]) {
+    let provisional: Vec<f32> = branch.iter().map(|&r| scores[cached + r]).collect();
+    scores[cached..cached + branch.len()].copy_from_slice(&provisional);
+    normalise(&mut scores[..cached + branch.len()]);
+    let weights = scores[cached..cached + branch.len()].to_vec();
+    scores[cached..].fill(0.0);
+    branch.iter().zip(weights).for_each(|(&r, weight)| scores[cached + r] = weight);
+}
+
+#[inline(always)]
+fn normalise(scores: &mut [f32]) {
     let top = max(scores);
     exp_shifted(scores, top);
-    if segment.parents.is_some() {
-        (segment.cached..visible).filter(|&j| masked(j)).for_each(|j| scores[j] = 0.0);
-    }
     let inverse = sum(scores).recip();
     scores.iter_mut().for_each(|s| *s *= inverse);
 }
@@ -409,5 +439,12 @@ mod tests {
             Segment { slot: 0, cached: 0, rows: 3, parents: Some(vec![None, None, Some(0)]) },
         ];
         compare(segments, vec![20, 21, 21, 22, 22, 22, 22, 0, 0, 1]);
+    }
+
+    #[test]
+    fn a_level_sees_its_ancestors_of_earlier_passes_only() {
+        let parents = vec![None, None, Some(0), Some(1), Some(1), Some(3), Some(2), Some(3)];
+        let segments = vec![Segment::chain(2, 4, 2), Segment { slot: 0, cached: 9, rows: 3, parents: Some(parents) }];
+        compare(segments, vec![4, 5, 11, 11, 11]);
     }
 }

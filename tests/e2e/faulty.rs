@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::tensor::Tensor;
 use spectrain_draft::eagle3::Layer;
-use spectrain_draft::proposer::{Draft, DrafterMemory, Observed, Pick, Proposer, Uniform};
+use spectrain_draft::proposer::{Draft, DrafterMemory, Draws, Observed, Pick, Plan, Proposer};
 use spectrain_draft::{Eagle3, Eagle3Drafter};
 use spectrain_kernels::cached_attention::{CachedPlan, Segment, cached_attention};
 use spectrain_kernels::product::Projection;
@@ -205,8 +205,8 @@ impl Proposer for FaultyProposer {
         }
     }
 
-    fn draft(&mut self, slots: &[usize], length: usize, pick: Pick, _: &Uniform) -> Vec<Draft> {
-        assert_eq!(pick, Pick::Argmax);
+    fn draft(&mut self, slots: &[usize], plan: &Plan, _: &Draws) -> Vec<Draft> {
+        let Plan::Chain { length, pick: Pick::Argmax } = *plan else { panic!("the gate drafts chains of argmaxima") };
         let swallowed = usize::from(self.is(&Injected::Swallowed));
         let mut drafts = Vec::new();
         for &slot in slots {
@@ -228,7 +228,7 @@ impl Proposer for FaultyProposer {
         drafts
     }
 
-    fn memory(&self, _: usize) -> DrafterMemory {
+    fn memory(&self, _: &Plan) -> DrafterMemory {
         DrafterMemory::default()
     }
 

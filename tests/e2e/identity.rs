@@ -10,7 +10,7 @@ use spectrain_core::rng::{Key, Purpose};
 use spectrain_core::rules::Rule;
 use spectrain_core::tokenizer::Tokenizer;
 use spectrain_data::prompts::read_prompts;
-use spectrain_draft::proposer::{Draft, DrafterMemory, Observed, Pick, Proposer, Uniform};
+use spectrain_draft::proposer::{Draft, DrafterMemory, Draws, Observed, Pick, Plan, Proposer};
 use spectrain_kernels::softmax::probabilities;
 use spectrain_model::{Completion, Decoder, Llama, Request, host_rows};
 use spectrain_verify::judge::judge;
@@ -75,12 +75,12 @@ impl Proposer for Knowing {
         }
     }
 
-    fn draft(&mut self, slots: &[usize], length: usize, _: Pick, _: &Uniform) -> Vec<Draft> {
-        let chain = |slot: usize| (0..length).map(|step| self.next(slot, step)).collect();
+    fn draft(&mut self, slots: &[usize], plan: &Plan, _: &Draws) -> Vec<Draft> {
+        let chain = |slot: usize| (0..plan.depth()).map(|step| self.next(slot, step)).collect();
         slots.iter().map(|&slot| Draft { tokens: chain(slot), ..Draft::default() }).collect()
     }
 
-    fn memory(&self, _: usize) -> DrafterMemory {
+    fn memory(&self, _: &Plan) -> DrafterMemory {
         DrafterMemory::default()
     }
 
@@ -89,13 +89,14 @@ impl Proposer for Knowing {
     }
 }
 
-struct Setup {
-    target: Llama,
+/// A target and the prompts that it answers.
+pub struct Setup {
+    pub target: Llama,
     stop: Vec<u32>,
     prompts: Vec<Vec<u32>>,
 }
 
-fn setup(dir: &Path) -> Setup {
+pub fn setup(dir: &Path) -> Setup {
     let tokenizer = Tokenizer::load(dir).unwrap();
     let template = ChatTemplate::load(dir, &tokenizer).unwrap();
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../eval/heldout.jsonl");
@@ -104,8 +105,13 @@ fn setup(dir: &Path) -> Setup {
     Setup { target: Llama::load(dir, &Device::flex()).unwrap(), stop: template.stop_ids(), prompts }
 }
 
-/// Both texts of every prompt.
-fn both(s: &Setup, rule: Rule, temperature: f64) -> Vec<(Completion, Transcript)> {
+/// Both texts of every prompt. `proposer` is made from prompts and plain answers.
+fn both(
+    s: &Setup,
+    (rule, temperature): (Rule, f64),
+    plan: Plan,
+    proposer: impl FnOnce(Vec<Vec<u32>>) -> Box<dyn Proposer>,
+) -> Vec<(Completion, Transcript)> {
     let requests: Vec<Request> = s
         .prompts
         .iter()
@@ -123,13 +129,11 @@ fn both(s: &Setup, rule: Rule, temperature: f64) -> Vec<(Completion, Transcript)
     let decoder = Decoder { target: &s.target, stop: &s.stop, batch: 8 };
     decoder.run(requests.clone(), capacity, |c| drop(plain.insert(c.id, c)), |_| ());
     let texts = plain.iter().map(|(&id, c)| [s.prompts[id as usize].as_slice(), &c.ids].concat()).collect();
-    let d2t = (0..s.target.config().vocab_size as u32).collect();
-    let mut proposer = Knowing { texts, slots: Vec::new(), d2t };
+    let mut proposer = proposer(texts);
     let judge = judge(rule).unwrap();
-    let decoder =
-        SpeculativeDecoder { target: &s.target, stop: &s.stop, batch: 8, length: LENGTH, pick: Pick::Argmax, judge };
+    let decoder = SpeculativeDecoder { target: &s.target, stop: &s.stop, batch: 8, plan, judge };
     let mut speculative = BTreeMap::new();
-    decoder.run(requests, &mut proposer, |t| drop(speculative.insert(t.id, t))).unwrap();
+    decoder.run(requests, proposer.as_mut(), |t| drop(speculative.insert(t.id, t))).unwrap();
     plain.into_values().zip(speculative.into_values()).collect()
 }
 
@@ -151,10 +155,23 @@ fn margin(s: &Setup, text: &[u32], (a, b): (u32, u32), temperature: f64, id: u64
 fn check(rule: Rule, temperature: f64) {
     let Some(dir) = smollm2() else { return };
     let s = setup(&dir);
+    let d2t = (0..s.target.config().vocab_size as u32).collect();
+    let knowing = |texts| -> Box<dyn Proposer> { Box::new(Knowing { texts, slots: Vec::new(), d2t }) };
+    let histogram = accepted_of_equal_texts(&s, (rule, temperature), Plan::chain(LENGTH, Pick::Argmax), knowing);
+    assert!(histogram.iter().all(|&n| n > 0), "not every acceptance length occurred: {histogram:?}");
+}
+
+/// Asserts that speculative and plain texts are equal, up to rounding, and counts the accepted lengths.
+pub fn accepted_of_equal_texts(
+    s: &Setup,
+    (rule, temperature): (Rule, f64),
+    plan: Plan,
+    proposer: impl FnOnce(Vec<Vec<u32>>) -> Box<dyn Proposer>,
+) -> Vec<usize> {
     assert_eq!(s.prompts.len(), PROMPTS);
     let mut divergences = 0;
-    let mut histogram = [0; LENGTH + 1];
-    for (plain, speculative) in both(&s, rule, temperature) {
+    let mut histogram = vec![0; plan.depth() + 1];
+    for (plain, speculative) in both(s, (rule, temperature), plan, proposer) {
         speculative.rounds().for_each(|r| histogram[r.accepted] += 1);
         let Some(at) =
             (0..plain.ids.len().max(speculative.ids.len())).find(|&i| plain.ids.get(i) != speculative.ids.get(i))
@@ -163,14 +180,14 @@ fn check(rule: Rule, temperature: f64) {
         };
         let text = [s.prompts[plain.id as usize].as_slice(), &plain.ids[..at]].concat();
         let pair = (plain.ids[at], speculative.ids[at]);
-        let margin = margin(&s, &text, pair, temperature, plain.id);
+        let margin = margin(s, &text, pair, temperature, plain.id);
         eprintln!("prompt {} diverges at token {at}, margin {margin:.1e}", plain.id);
         assert!(margin < MARGIN, "prompt {}: the texts differ at token {at} by a margin of {margin}", plain.id);
         divergences += 1;
     }
     eprintln!("accepted lengths: {histogram:?}");
     assert!(divergences <= DIVERGENCES, "{divergences} of {PROMPTS} texts differ");
-    assert!(histogram.iter().all(|&n| n > 0), "not every acceptance length occurred: {histogram:?}");
+    histogram
 }
 
 #[test]

@@ -3,25 +3,25 @@
 use crate::support::{random_drafter, random_target};
 use burn::tensor::Device;
 use spectrain_core::rng::Purpose;
-use spectrain_core::rules::{Ask, Chance, Proposal, Rule, ZeroResidual, keyed};
+use spectrain_core::rules::{Ask, Chance, Proposal, Rule, ZeroResidual};
 use spectrain_core::rules::{RuleError, Verdict, token::verify};
 use spectrain_core::stats::chi_square::goodness_of_fit;
 use spectrain_draft::Eagle3Proposer;
-use spectrain_draft::proposer::Pick;
+use spectrain_draft::proposer::{Pick, Plan};
 use spectrain_kernels::softmax::probabilities;
 use spectrain_model::{Llama, Request, host_rows};
 use spectrain_verify::SpeculativeDecoder;
 use spectrain_verify::judge::{Judge, Round, judge};
 
-const VOCABULARY: usize = 4;
+pub const VOCABULARY: usize = 4;
 const TOKENS: usize = 6;
 const DRAWS: usize = 160_000;
 const PROMPT: [u32; 3] = [1, 3, 2];
 
-/// Exact probability of every text of [`TOKENS`] tokens, in the order of base-[`VOCABULARY`] numbers.
-fn exact(target: &Llama) -> Vec<f64> {
+/// Exact probability of every text of `tokens` tokens, in the order of base-[`VOCABULARY`] numbers.
+fn exact(target: &Llama, tokens: usize) -> Vec<f64> {
     let mut texts: Vec<(Vec<u32>, f64)> = vec![(PROMPT.to_vec(), 1.0)];
-    for _ in 0..TOKENS {
+    for _ in 0..tokens {
         let sequences: Vec<&[u32]> = texts.iter().map(|(ids, _)| ids.as_slice()).collect();
         let n = sequences[0].len();
         let hidden = target.forward_full(&sequences, &[]).hidden;
@@ -36,16 +36,21 @@ fn exact(target: &Llama) -> Vec<f64> {
     texts.into_iter().map(|(_, mass)| mass).collect()
 }
 
-/// p-value of the texts that the decoder wrote under `judge`.
+/// p-value of the texts that the decoder wrote under `judge` in chains.
 fn p_value(target: &Llama, judge: &Judge) -> f64 {
+    p_value_of(target, judge, Plan::chain(3, Pick::Sample(1.0)), TOKENS)
+}
+
+/// p-value of the texts of `tokens` tokens that the decoder wrote under `judge` with drafts of `plan`.
+pub fn p_value_of(target: &Llama, judge: &Judge, plan: Plan, tokens: usize) -> f64 {
     let device = Device::flex();
     let (drafter, weights) = random_drafter(target, 3, 5, &device);
     let mut proposer = Eagle3Proposer::new(drafter, &weights);
     let requests = (0..DRAWS as u64)
-        .map(|id| Request { id, prompt: PROMPT.to_vec(), max_new_tokens: TOKENS, temperature: 1.0, seed: 99 })
+        .map(|id| Request { id, prompt: PROMPT.to_vec(), max_new_tokens: tokens, temperature: 1.0, seed: 99 })
         .collect();
-    let decoder = SpeculativeDecoder { target, stop: &[], batch: 512, length: 3, pick: Pick::Sample(1.0), judge };
-    let mut observed = vec![0; VOCABULARY.pow(TOKENS as u32)];
+    let decoder = SpeculativeDecoder { target, stop: &[], batch: 512, plan, judge };
+    let mut observed = vec![0; VOCABULARY.pow(tokens as u32)];
     let mut accepted = 0;
     decoder
         .run(requests, &mut proposer, |t| {
@@ -54,7 +59,7 @@ fn p_value(target: &Llama, judge: &Judge) -> f64 {
         })
         .unwrap();
     assert!(accepted > DRAWS / 10, "hardly any draft was accepted, so the test would see nothing");
-    goodness_of_fit(&observed, &exact(target)).unwrap().p_value
+    goodness_of_fit(&observed, &exact(target, tokens)).unwrap().p_value
 }
 
 fn writes_the_law(rule: Rule) {
@@ -79,7 +84,7 @@ fn block_rule_writes_the_targets_law() {
 fn resample_from_p(round: &Round) -> Result<Verdict, RuleError> {
     let target = round.target();
     let mut verdict = Verdict::default();
-    let mut chance = keyed(round.key.seed, round.key.request, round.position);
+    let mut chance = round.chance();
     let ask = |depth, purpose| Ask { depth, purpose, index: 0 };
     for (depth, &token) in round.draft.tokens.iter().enumerate() {
         let (p, q) = (target[depth][token as usize], round.q(depth)[token as usize]);
@@ -105,7 +110,7 @@ fn wrong_q(round: &Round) -> Result<Verdict, RuleError> {
     };
     let rows: Vec<Vec<f64>> = (0..round.draft.q.len()).map(flat).collect();
     let proposals: Vec<Proposal> = rows.iter().map(|q| Proposal::Sampled(q)).collect();
-    let mut chance = keyed(round.key.seed, round.key.request, round.position);
+    let mut chance = round.chance();
     verify(&round.draft.tokens, &proposals, &round.target(), ZeroResidual::FallBack, &mut chance)
 }
 

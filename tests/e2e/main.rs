@@ -19,4 +19,7 @@ mod support;
 mod tensorboard;
 mod tiny;
 mod training;
+mod tree_law;
+mod tree_rows;
+mod tree_text;
 mod witness;

@@ -4,6 +4,7 @@ use crate::support::{random_drafter, random_target};
 use burn::tensor::{Device, Tensor};
 use spectrain_core::rules::Rule;
 use spectrain_core::stats::Finish;
+use spectrain_core::tree::TreeKind;
 use spectrain_draft::Eagle3Proposer;
 use spectrain_model::{Head, Llama};
 use spectrain_verify::evaluate::{Question, Settings};
@@ -19,7 +20,17 @@ fn questions() -> Vec<Question> {
 }
 
 fn settings(rule: Rule, temperature: f64, length: usize) -> Settings {
-    Settings { rule, temperature, length, batch: BATCH, max_new_tokens: 20, seed: 4, slo: None }
+    Settings {
+        rule,
+        temperature,
+        length,
+        tree: TreeKind::Chain,
+        ranks: Vec::new(),
+        batch: BATCH,
+        max_new_tokens: 20,
+        seed: 4,
+        slo: None,
+    }
 }
 
 fn measure(target: &Llama, settings: &Settings) -> (PlainRun, Measurement) {

@@ -22,7 +22,7 @@ use spectrain_data::draft_vocab::{DraftVocab, count_tokens};
 use spectrain_data::prompts::read_prompts;
 use spectrain_data::store::FeatureRow;
 use spectrain_draft::{
-    Checkpoint, Eagle3, Eagle3Config, Eagle3Drafter, Eagle3Proposer, Objective, TapScale, TrainBatch,
+    Checkpoint, Eagle3, Eagle3Config, Eagle3Drafter, Eagle3Proposer, Objective, Plan, TapScale, TrainBatch,
 };
 use spectrain_kernels::draft_loss::{Accepted, DraftLoss, log_denominator};
 use spectrain_model::{Completion, Decoder, Llama, Request, host_rows};
@@ -51,7 +51,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    fn load(dir: &Path, questions: usize, tokens: usize) -> Self {
+    pub fn load(dir: &Path, questions: usize, tokens: usize) -> Self {
         let tokenizer = Tokenizer::load(dir).unwrap();
         let template = ChatTemplate::load(dir, &tokenizer).unwrap();
         let prompts = read_prompts(&root("data/prompts.jsonl")).unwrap();
@@ -72,7 +72,7 @@ impl Asked {
     }
 
     /// The target's answers with their features, in the order of the prompts.
-    fn rows(&self, taps: &[usize], temperature: f64, seed: u64) -> Vec<FeatureRow> {
+    pub fn rows(&self, taps: &[usize], temperature: f64, seed: u64) -> Vec<FeatureRow> {
         let requests = self.requests(temperature, seed);
         let capacity = requests.iter().map(|r| r.prompt.len()).max().unwrap() + self.tokens;
         let mut done: BTreeMap<u64, Completion> = BTreeMap::new();
@@ -108,8 +108,8 @@ impl Asked {
         let Settings { rule, temperature, length } = settings;
         let rule = rule.at(temperature);
         let mut proposer = Eagle3Proposer::new(drafter.clone(), weights);
-        let (judge, pick) = (judge(rule).unwrap(), pick(rule, temperature));
-        let decoder = SpeculativeDecoder { target: &self.target, stop: &self.stop, batch: BATCH, length, pick, judge };
+        let (judge, plan) = (judge(rule).unwrap(), Plan::chain(length, pick(rule, temperature)));
+        let decoder = SpeculativeDecoder { target: &self.target, stop: &self.stop, batch: BATCH, plan, judge };
         let mut parts = BTreeMap::new();
         let add = |rounds: Vec<spectrain_core::stats::Round>, complete: bool| {
             let kept = rounds.iter().filter(|r| !complete || r.committed > r.accepted);
@@ -213,7 +213,7 @@ impl MetricSink for Silent {
 }
 
 /// A drafter that learned for seconds what its unroll of four steps can teach.
-fn short_trained(target: &Llama, rows: &[FeatureRow]) -> (Eagle3Drafter, Eagle3) {
+pub fn short_trained(target: &Llama, rows: &[FeatureRow]) -> (Eagle3Drafter, Eagle3) {
     let counts =
         count_tokens(rows.iter().map(|r| (r.ids.as_slice(), r.loss_mask.as_slice())), target.config().vocab_size);
     let counts = counts.unwrap();
@@ -249,7 +249,7 @@ pub fn gate_figure((asked, drafter, weights): &TrainedTiny, temperature: f64, ju
     let offline = Offline { target: &asked.target, drafter, weights, chains, longest: length };
     let scored = offline.score(&rows).unwrap();
     let (target, stop, pick) = (&asked.target, asked.stop.as_slice(), pick(rule, temperature));
-    let decoder = SpeculativeDecoder { target, stop, batch: BATCH, length, pick, judge };
+    let decoder = SpeculativeDecoder { target, stop, batch: BATCH, plan: Plan::chain(length, pick), judge };
     let mut proposer = Eagle3Proposer::new(drafter.clone(), weights);
     let mut done = BTreeMap::new();
     let requests = asked.requests(temperature, 202);

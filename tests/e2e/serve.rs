@@ -3,8 +3,9 @@
 use crate::support::{BOUND, assert_close, random_drafter, random_target, values};
 use burn::tensor::{DType, Device, Tensor};
 use half::bf16;
+use spectrain_core::rules::keyed;
 use spectrain_data::store::FeatureRow;
-use spectrain_draft::proposer::{Observed, Pick, Proposer};
+use spectrain_draft::proposer::{Observed, Pick, Plan, Proposer};
 use spectrain_draft::{Eagle3Proposer, TrainBatch};
 use spectrain_model::Llama;
 
@@ -33,7 +34,7 @@ fn draft_step_equals_unroll_step() {
         proposer.observe(&[Observed { slot, next: ids[1..].to_vec() }], known);
     }
     let slots: Vec<usize> = (0..prompts.len()).collect();
-    let drafts = proposer.draft(&slots, STEPS, Pick::Argmax, &|_, _| 0.0);
+    let drafts = proposer.draft(&slots, &Plan::chain(STEPS, Pick::Argmax), &|_| keyed(0, 0, 0));
 
     // In training the drafted tokens are the teacher's.
     let rows: Vec<FeatureRow> = prompts
@@ -88,13 +89,14 @@ fn accepted_rows_are_rewritten_from_true_features() {
     let rest = |from: usize, to: usize| at(to).into_iter().map(|t| t.narrow(0, from, to - from)).collect::<Vec<_>>();
     proposer.open(2, 40);
     proposer.observe(&[Observed { slot: 0, next: ids[1..11].to_vec() }], at(10));
+    let four = Plan::chain(4, Pick::Argmax);
     for (from, to) in [(10, 13), (13, 14), (14, 19)] {
-        proposer.draft(&[0], 4, Pick::Argmax, &|_, _| 0.0);
+        proposer.draft(&[0], &four, &|_| keyed(0, 0, 0));
         proposer.observe(&[Observed { slot: 0, next: ids[from + 1..to + 1].to_vec() }], rest(from, to));
     }
     proposer.observe(&[Observed { slot: 1, next: ids[1..].to_vec() }], at(19));
     assert_eq!(proposer.committed(0), proposer.committed(1));
-    let drafts = proposer.draft(&[0, 1], 4, Pick::Argmax, &|_, _| 0.0);
+    let drafts = proposer.draft(&[0, 1], &four, &|_| keyed(0, 0, 0));
     assert_eq!(drafts[0].tokens, drafts[1].tokens);
     for (a, b) in drafts[0].logits.iter().zip(&drafts[1].logits) {
         assert_close("logits after rounds against a fresh prefill", a, b, BOUND);

@@ -3,7 +3,7 @@
 use crate::support::{random_drafter, random_target};
 use burn::tensor::Device;
 use spectrain_core::rules::Rule;
-use spectrain_draft::Eagle3Proposer;
+use spectrain_draft::{Eagle3Proposer, Plan};
 use spectrain_model::{Llama, Request};
 use spectrain_verify::judge::{judge, pick};
 use spectrain_verify::{Committed, SpeculativeDecoder, Transcript};
@@ -32,8 +32,8 @@ fn run(
 ) -> BTreeMap<u64, Transcript> {
     let (drafter, weights) = random_drafter(target, 10, 5, &Device::flex());
     let mut proposer = Eagle3Proposer::new(drafter, &weights);
-    let (judge, pick) = (judge(rule).unwrap(), pick(rule, temperature));
-    let decoder = SpeculativeDecoder { target, stop: &STOP, batch: 3, length: 4, pick, judge };
+    let (judge, plan) = (judge(rule).unwrap(), Plan::chain(4, pick(rule, temperature)));
+    let decoder = SpeculativeDecoder { target, stop: &STOP, batch: 3, plan, judge };
     let mut transcripts = BTreeMap::new();
     let done = |t: Transcript| drop(transcripts.insert(t.id, t));
     decoder.run_watched(requests(temperature), &mut proposer, &mut committed, done).unwrap();

@@ -83,11 +83,16 @@ pub fn random_target(dir: &Path, vocab: usize, seed: u64) -> Llama {
 
 /// As [`random_target`], of so many layers.
 pub fn random_target_of(dir: &Path, vocab: usize, layers: usize, seed: u64) -> Llama {
-    let (h, heads, kv, dim, inter) = (32, 4, 2, 8, 48);
+    random_target_with(dir, vocab, layers, (4, 2), seed)
+}
+
+/// As [`random_target_of`], with so many query and key heads.
+pub fn random_target_with(dir: &Path, vocab: usize, layers: usize, (heads, kv): (usize, usize), seed: u64) -> Llama {
+    let (h, dim, inter) = (32, 8, 48);
     let config = serde_json::json!({
         "model_type": "llama", "hidden_size": h, "intermediate_size": inter, "num_hidden_layers": layers,
         "num_attention_heads": heads, "num_key_value_heads": kv, "head_dim": dim, "vocab_size": vocab,
-        "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false,
+        "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false,
     });
     std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
     let mut tensors = Vec::new();

@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use spectrain_core::rules::Rule;
 use spectrain_core::stats::Slo;
+use spectrain_core::tree::TreeKind;
 use spectrain_draft::export::Format;
 
 /// Trains draft heads for speculative decoding, and measures them in the exact verifier.
@@ -184,9 +185,16 @@ pub struct EvalArgs {
     /// Held-out prompts, one JSON object a line, in our form or Spec-Bench's; may be repeated
     #[arg(long, value_name = "FILE")]
     pub prompts: Vec<PathBuf>,
-    /// Rule at temperatures above 0: token, block or sampled-match; at 0 it is always greedy
+    /// Rule at temperatures above 0: token or block on chains, specinfer, sequoia or traversal on drawn trees,
+    /// sampled-match on any; at 0 it is always greedy
     #[arg(long, value_name = "RULE")]
     pub rule: Option<Rule>,
+    /// What is drafted: chain; static:2,2,1 (so many of the most likely tokens under every node of a depth); dynamic:32
+    /// (EAGLE-2's, of 32 nodes with the root); sampled:2,2,1 (as static, drawn); or sequoia:32 (the best shape for the
+    /// acceptance measured by sibling rank). A chain of as many nodes is measured beside it. --lengths are the depths of
+    /// dynamic and Sequoia trees
+    #[arg(long, value_name = "TREE", conflicts_with_all = ["offline", "profile", "waterfall", "advice"])]
+    pub tree: Option<TreeKind>,
     /// Drafted tokens a round that are measured, such as 1,3,5; may be repeated [default: 1,3,5,7]
     #[arg(long, visible_alias = "length", value_name = "K,…", value_delimiter = ',', value_parser = at_least_1)]
     pub lengths: Vec<usize>,

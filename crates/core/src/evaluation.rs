@@ -5,6 +5,7 @@ pub mod document;
 
 use crate::rules::Rule;
 use crate::stats::{Acceptance, Definitions, Interval, Latency};
+use crate::tree::TreeKind;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -105,8 +106,17 @@ pub struct Evaluation {
     pub rule: Rule,
     /// Temperature.
     pub temperature: f64,
-    /// Drafted tokens per round.
+    /// Drafted tokens per round, of a tree on its longest path.
     pub length: usize,
+    /// What a round drafted.
+    #[serde(default)]
+    pub tree: TreeKind,
+    /// Most rows of a round's target pass, the root counted; none in results of earlier versions.
+    #[serde(default)]
+    pub nodes: Option<usize>,
+    /// The chain of as many nodes on the same prompts, measured beside a tree.
+    #[serde(default)]
+    pub chain: Option<Box<Evaluation>>,
     /// Requests at a time.
     pub batch: usize,
     /// Longest answer.

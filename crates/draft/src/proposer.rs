@@ -1,6 +1,8 @@
 //! What a drafter does at run time, whatever its kind.
 
 use burn::tensor::Tensor;
+use spectrain_core::rules::Keyed;
+use spectrain_core::tree::{Replacement, SampledTree, Shape, Tree, TreeError};
 
 /// Tokens that one slot has newly committed, with the target features that belong to them.
 ///
@@ -22,15 +24,111 @@ pub enum Pick {
     Sample(f64),
 }
 
-/// A drafted chain.
+/// What a round proposes for every request. A draft may turn out smaller.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Plan {
+    /// One token after the other.
+    Chain {
+        /// Drafted tokens.
+        length: usize,
+        /// How each is picked.
+        pick: Pick,
+    },
+    /// A fixed shape, filled with the most likely tokens.
+    Ranked(Shape),
+    /// EAGLE-2's tree: of the paths that the drafter holds most likely.
+    Dynamic {
+        /// Most nodes, the root counted.
+        nodes: usize,
+        /// Longest path.
+        depth: usize,
+        /// Children of a node, and nodes that are expanded a depth.
+        width: usize,
+    },
+    /// A fixed shape whose children are drawn from the drafter's distribution.
+    Sampled {
+        /// Draws at every node.
+        shape: Shape,
+        /// Temperature of the distribution.
+        temperature: f64,
+        /// How siblings are drawn.
+        replacement: Replacement,
+    },
+}
+
+impl Plan {
+    /// A chain of `length` tokens.
+    pub fn chain(length: usize, pick: Pick) -> Self {
+        Self::Chain { length, pick }
+    }
+
+    /// Most drafted tokens.
+    pub fn drafted(&self) -> usize {
+        match self {
+            Self::Chain { length, .. } => *length,
+            Self::Ranked(shape) | Self::Sampled { shape, .. } => shape.len() - 1,
+            Self::Dynamic { nodes, .. } => nodes.saturating_sub(1),
+        }
+    }
+
+    /// Drafted tokens of the longest path.
+    pub fn depth(&self) -> usize {
+        match self {
+            Self::Chain { length, .. } => *length,
+            Self::Ranked(shape) | Self::Sampled { shape, .. } => shape.max_depth(),
+            Self::Dynamic { depth, nodes, .. } => (*depth).min(nodes.saturating_sub(1)),
+        }
+    }
+
+    /// Most rows that a drafter runs behind the committed ones of a slot: tokens whose followers are asked for.
+    pub fn expanded(&self) -> usize {
+        match self {
+            Self::Dynamic { depth, width, .. } => depth.saturating_sub(1) * width,
+            _ => self.drafted().saturating_sub(1),
+        }
+    }
+}
+
+/// A drafted tree behind the newest committed token, its root; the root is not among its nodes.
 #[derive(Debug, Clone, Default)]
 pub struct Draft {
-    /// Target token ids.
+    /// Target token ids, one a node.
     pub tokens: Vec<u32>,
-    /// The distribution each token was really drawn from, over the draft vocabulary; empty for [`Pick::Argmax`].
+    /// The node that each node follows, `None` for the root; parents stand first. `None` for the whole: a chain.
+    pub parents: Option<Vec<Option<usize>>>,
+    /// The distribution each token of a chain was really drawn from, over the draft vocabulary; empty for
+    /// [`Pick::Argmax`] and for trees.
     pub q: Vec<Vec<f64>>,
-    /// The drafter's logits over the draft vocabulary at each step.
+    /// A drawn tree with its distributions, over the draft vocabulary.
+    pub drawn: Option<SampledTree>,
+    /// The drafter's logits over the draft vocabulary at each step of a chain.
     pub logits: Vec<Vec<f32>>,
+}
+
+impl Draft {
+    /// A tree whose tokens were chosen without chance, or in a way that no `q` tells; node `i` of the draft is node
+    /// `i + 1` of `tree`. `d2t` names the target token of each of the tree's.
+    pub fn chosen(tree: &Tree, d2t: &[u32]) -> Self {
+        let parent = |node| tree.parent(node).and_then(|parent: usize| parent.checked_sub(1));
+        Self {
+            tokens: tree.drafted().map(|token| d2t[token as usize]).collect(),
+            parents: Some((1..tree.len()).map(parent).collect()),
+            ..Self::default()
+        }
+    }
+
+    /// The draft as a tree behind the token `root` at `position`.
+    ///
+    /// # Errors
+    /// [`TreeError`] if a node does not stand behind its parent, or two siblings are equal.
+    pub fn tree(&self, root: u32, position: usize) -> Result<Tree, TreeError> {
+        let Some(parents) = &self.parents else { return Ok(Tree::chain(root, position, &self.tokens)) };
+        if parents.len() != self.tokens.len() {
+            return Err(TreeError::Length { what: "parents", expected: self.tokens.len(), found: parents.len() });
+        }
+        let node = |(parent, &token): (&Option<usize>, &u32)| (parent.map_or(0, |parent| parent + 1), token);
+        Tree::new(root, position, &parents.iter().zip(&self.tokens).map(node).collect::<Vec<_>>())
+    }
 }
 
 /// Bytes that a drafter holds for the slots that it was opened with.
@@ -44,10 +142,12 @@ pub struct DrafterMemory {
     pub provisional: usize,
 }
 
-/// Uniform number for the draft token of `slot` at draft step `step`.
-pub type Uniform<'a> = dyn Fn(usize, usize) -> f64 + Sync + 'a;
+/// Source of the draws of `slot` in this round, which are asked for under [`Purpose::Draft`].
+///
+/// [`Purpose::Draft`]: spectrain_core::rng::Purpose::Draft
+pub type Draws<'a> = dyn Fn(usize) -> Keyed + Sync + 'a;
 
-/// A drafter at run time: it follows the committed text of several slots and proposes chains behind it.
+/// A drafter at run time: it follows the committed text of several slots and proposes chains or trees behind it.
 pub trait Proposer {
     /// Taps of the target whose features [`Self::observe`] reads.
     fn taps(&self) -> &[usize];
@@ -65,11 +165,12 @@ pub trait Proposer {
     /// tap, packed in the order of `observed`.
     fn observe(&mut self, observed: &[Observed], features: Vec<Tensor<2>>);
 
-    /// Proposes `length` tokens for each of `slots`, all of which were observed since their last change.
-    fn draft(&mut self, slots: &[usize], length: usize, pick: Pick, uniform: &Uniform) -> Vec<Draft>;
+    /// Proposes for each of `slots`, all of which were observed since their last change. A drafter that makes chains
+    /// only may answer every plan but [`Plan::Sampled`] with one, of [`Plan::depth`] tokens at most.
+    fn draft(&mut self, slots: &[usize], plan: &Plan, draws: &Draws) -> Vec<Draft>;
 
-    /// What is held for rounds of `length` drafted tokens.
-    fn memory(&self, length: usize) -> DrafterMemory;
+    /// What is held for rounds of `plan`.
+    fn memory(&self, plan: &Plan) -> DrafterMemory;
 
     /// Entries of `slot` that hold committed rows.
     fn committed(&self, slot: usize) -> usize;

@@ -2,6 +2,7 @@
 
 use burn::tensor::{Device, Tensor};
 use spectrain_kernels::cached_attention::{CachedPlan, Heads, LayerCache, Segment};
+use spectrain_kernels::rope::indices;
 use std::sync::Arc;
 
 /// Bytes that the elements of `tensor` take.
@@ -25,14 +26,37 @@ pub struct SlotRows {
     pub slot: usize,
     /// Number of new rows.
     pub rows: usize,
-    /// Parents as in [`Segment::parents`]; `None` for a chain.
+    /// Parents as in [`Segment::parents`], those of provisional rows of earlier passes included; `None` for a chain.
     pub parents: Option<Vec<Option<usize>>>,
+}
+
+/// A row that does not stand behind its parent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("row {row} follows row {parent}: parents must stand before their children")]
+pub struct ParentOrder {
+    /// The row.
+    pub row: usize,
+    /// Its parent.
+    pub parent: usize,
 }
 
 impl SlotRows {
     /// A chain of `rows` tokens.
     pub fn chain(slot: usize, rows: usize) -> Self {
         Self { slot, rows, parents: None }
+    }
+
+    /// The last `rows` rows of a tree; `parents` has an entry for every row, and `None` follows the committed ones.
+    ///
+    /// # Errors
+    /// [`ParentOrder`] if a row does not stand behind its parent.
+    pub fn tree(slot: usize, rows: usize, parents: Vec<Option<usize>>) -> Result<Self, ParentOrder> {
+        assert!(rows <= parents.len(), "{rows} new rows of a tree of {}", parents.len());
+        let late = |(row, parent): (usize, &Option<usize>)| parent.filter(|&p| p >= row).map(|p| (row, p));
+        match parents.iter().enumerate().find_map(late) {
+            Some((row, parent)) => Err(ParentOrder { row, parent }),
+            None => Ok(Self { slot, rows, parents: Some(parents) }),
+        }
     }
 }
 
@@ -84,24 +108,49 @@ impl KvCache {
         assert!(self.lengths[slot] <= self.capacity, "commit beyond the capacity of slot {slot}");
     }
 
+    /// Keeps `rows` of the rows last written behind `slot`'s length, ascending, and moves them together: the accepted
+    /// path of a tree. Nothing moves where they are a prefix.
+    pub fn compact(&mut self, slot: usize, rows: &[usize]) {
+        assert!(rows.windows(2).all(|pair| pair[0] < pair[1]), "rows of a path stand in its order");
+        let first = slot * self.capacity + self.lengths[slot];
+        let still = rows.iter().enumerate().take_while(|(i, row)| i == *row).count();
+        let moved = &rows[still..];
+        if let Some(last) = moved.last() {
+            assert!(self.lengths[slot] + last < self.capacity, "row {last} lies beyond the capacity of slot {slot}");
+            let target = first + still..first + rows.len();
+            // Gathered before it is written, so that the table has one owner and is written in place.
+            let packed = |table: Tensor<2>| {
+                let values = table.clone().select(0, indices(moved.iter().map(|row| first + row), &table.device()));
+                table.slice_assign([target.clone()], values)
+            };
+            for layer in &mut self.layers {
+                *layer = layer
+                    .take()
+                    .map(|LayerCache { keys, values }| LayerCache { keys: packed(keys), values: packed(values) });
+            }
+        }
+        self.commit(slot, rows.len());
+    }
+
     /// Plan of a forward pass over the packed rows of `batch`; a row's position is its depth behind the slot's length.
     pub fn plan(&self, batch: &[SlotRows]) -> Arc<CachedPlan> {
         self.plan_ahead(batch, 0)
     }
 
-    /// Like [`Self::plan`] with `ahead` uncommitted rows per slot already written and visible.
+    /// Like [`Self::plan`], where chains stand behind `ahead` uncommitted rows a slot that are already written and
+    /// visible. Trees name such rows in their parents.
     pub fn plan_ahead(&self, batch: &[SlotRows], ahead: usize) -> Arc<CachedPlan> {
         let mut positions = Vec::new();
         let segments = batch.iter().map(|rows| {
-            let cached = self.lengths[rows.slot] + ahead;
-            let first = positions.len();
-            for i in 0..rows.rows {
-                let position = match rows.parents.as_ref().map(|p| p[i]) {
-                    None => cached + i,
-                    Some(None) => cached,
-                    Some(Some(parent)) => positions[first + parent] as usize + 1,
-                };
-                positions.push(position as u32);
+            let cached = self.lengths[rows.slot] + if rows.parents.is_none() { ahead } else { 0 };
+            match &rows.parents {
+                None => positions.extend((cached..cached + rows.rows).map(|position| position as u32)),
+                Some(parents) => {
+                    let mut depths: Vec<usize> = Vec::with_capacity(parents.len());
+                    parents.iter().for_each(|parent| depths.push(parent.map_or(0, |p| depths[p] + 1)));
+                    let new = &depths[parents.len() - rows.rows..];
+                    positions.extend(new.iter().map(|depth| (cached + depth) as u32));
+                }
             }
             Segment { slot: rows.slot, cached, rows: rows.rows, parents: rows.parents.clone() }
         });

@@ -23,6 +23,7 @@ mod table;
 mod tables;
 mod training;
 mod transcript;
+mod tree;
 mod waterfall;
 mod words;
 
@@ -33,4 +34,5 @@ pub use page::Report;
 pub use table::table;
 pub use training::{TrainingError, TrainingPoint, read_training};
 pub use transcript::{Origin, Transcript};
+pub use tree::tree_table;
 pub use waterfall::waterfall_table;

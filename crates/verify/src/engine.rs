@@ -1,8 +1,9 @@
 //! Batched speculative decoding.
 //!
 //! A round is a transaction: the drafter writes provisional rows, the target writes provisional rows behind its
-//! committed ones, the verdict says how many of them stay, and only then do both caches and the text advance. A new
-//! request's prompt runs in the same target pass as the drafts of the others.
+//! committed ones, the verdict says which of them stay, and only then do both caches and the text advance. The accepted
+//! path of a tree is moved together in the target's cache; that of a chain lies where it belongs. A new request's prompt
+//! runs in the same target pass as the drafts of the others.
 
 mod rounds;
 
@@ -10,17 +11,18 @@ use crate::judge::{Judge, Round};
 use rayon::prelude::*;
 use spectrain_core::evaluation::Memory;
 use spectrain_core::rng::Purpose;
-use spectrain_core::rules::{Ask, Chance, RuleError, Verdict, keyed};
+use spectrain_core::rules::{RuleError, Verdict, keyed};
 use spectrain_core::stats::{Arrival, Call, Round as Counts, Timeline};
-use spectrain_draft::proposer::{Draft, Observed, Pick, Proposer};
+use spectrain_core::tree::{Tree, TreeError};
+use spectrain_draft::proposer::{Draft, Observed, Plan, Proposer};
 use spectrain_kernels::rope::indices;
 use spectrain_model::sample::choose;
-use spectrain_model::{Features, Finish, KvCache, Llama, Request, SlotRows, host_rows};
+use spectrain_model::{Features, Finish, KvCache, Llama, ParentOrder, Request, SlotRows, host_rows};
 use std::collections::VecDeque;
 use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
 
-/// A speculative decoder for chains.
+/// A speculative decoder for chains and trees.
 pub struct SpeculativeDecoder<'a> {
     /// The model whose law the text follows.
     pub target: &'a Llama,
@@ -28,10 +30,8 @@ pub struct SpeculativeDecoder<'a> {
     pub stop: &'a [u32],
     /// Requests at a time.
     pub batch: usize,
-    /// Drafted tokens per round.
-    pub length: usize,
-    /// How draft tokens are picked.
-    pub pick: Pick,
+    /// What is drafted a round.
+    pub plan: Plan,
     /// The acceptance rule.
     pub judge: &'a Judge,
 }
@@ -51,6 +51,8 @@ pub struct Transcript {
     pub timeline: Timeline,
     /// Rejections without residual mass that fell back to the target.
     pub fallbacks: usize,
+    /// How often the first accepted token was the root's child of each rank, from 0.
+    pub ranks: Vec<usize>,
 }
 
 impl Transcript {
@@ -107,6 +109,7 @@ struct Active {
     calls: Vec<Call>,
     timeline: Timeline,
     fallbacks: usize,
+    ranks: Vec<usize>,
 }
 
 /// What became of the tokens that a call emitted.
@@ -122,6 +125,18 @@ struct Extended {
 impl Active {
     fn newest(&self) -> Option<u32> {
         self.answer.last().copied()
+    }
+
+    /// Counts the rank of the first accepted node among its siblings.
+    fn count_rank(&mut self, tree: &Tree, verdict: &Verdict) {
+        let Some(rank) = verdict.path.first().and_then(|&first| tree.children(0).position(|child| child == first))
+        else {
+            return;
+        };
+        if rank >= self.ranks.len() {
+            self.ranks.resize(rank + 1, 0);
+        }
+        self.ranks[rank] += 1;
     }
 
     /// Appends what may stay of `tokens`.
@@ -140,8 +155,20 @@ struct Entry {
     slot: usize,
     /// Rows of the packed pass.
     rows: Range<usize>,
-    /// The proposal under test; `None` while the prompt is read.
-    draft: Option<Draft>,
+    /// The proposal under test, and its tree, whose nodes are the rows; `None` while the prompt is read.
+    draft: Option<(Draft, Tree)>,
+}
+
+impl Entry {
+    /// The rows as the target's cache takes them.
+    fn slot_rows(&self) -> Result<SlotRows, TreeError> {
+        let Some((Draft { parents: Some(_), .. }, tree)) = &self.draft else {
+            return Ok(SlotRows::chain(self.slot, self.rows.len()));
+        };
+        let parents = (0..tree.len()).map(|node| tree.parent(node)).collect();
+        SlotRows::tree(self.slot, tree.len(), parents)
+            .map_err(|ParentOrder { row, parent }| TreeError::Order { node: row, parent })
+    }
 }
 
 /// Running state of a batch.
@@ -180,11 +207,9 @@ impl SpeculativeDecoder<'_> {
     ) -> Result<Cost, RuleError> {
         let begun = Instant::now();
         let longest = requests.iter().map(|r| r.prompt.len() + r.max_new_tokens).max().unwrap_or(0);
-        let capacity = longest + self.length + 1;
         let mut waiting: VecDeque<Request> = requests.into();
         let slots: Vec<Option<Active>> = (0..self.batch.min(waiting.len())).map(|_| None).collect();
-        proposer.open(slots.len(), capacity);
-        let cache = self.target.cache(slots.len(), capacity);
+        let cache = self.open(slots.len(), longest, proposer);
         let memory = self.memory(&cache, slots.len(), proposer);
         let mut batch = Batch { begun, slots, cache, times: Times::default() };
         let mut listener = Listener { committed: &mut committed, done: &mut done };
@@ -198,14 +223,20 @@ impl SpeculativeDecoder<'_> {
         Ok(Cost { times: batch.times, memory })
     }
 
+    /// Room for `slots` texts of up to `longest` tokens and what a round writes behind them.
+    fn open(&self, slots: usize, longest: usize, proposer: &mut dyn Proposer) -> KvCache {
+        proposer.open(slots, longest + self.plan.expanded().max(self.plan.drafted()) + 1);
+        self.target.cache(slots, longest + self.plan.drafted() + 1)
+    }
+
     fn memory(&self, cache: &KvCache, slots: usize, proposer: &dyn Proposer) -> Memory {
-        let drafter = proposer.memory(self.length);
+        let drafter = proposer.memory(&self.plan);
         Memory {
             target_weights: self.target.bytes(),
             drafter_weights: drafter.weights,
             target_cache: cache.bytes(),
             drafter_cache: drafter.cache,
-            provisional: slots * (self.length + 1) * cache.bytes_per_token() + drafter.provisional,
+            provisional: slots * (self.plan.drafted() + 1) * cache.bytes_per_token() + drafter.provisional,
         }
     }
 
@@ -216,11 +247,11 @@ impl SpeculativeDecoder<'_> {
         proposer: &mut dyn Proposer,
         listener: &mut Listener,
     ) -> Result<ControlFlow<()>, RuleError> {
-        let entries = self.propose(batch, proposer);
+        let entries = self.propose(batch, proposer)?;
         if entries.is_empty() {
             return Ok(ControlFlow::Break(()));
         }
-        let (features, logits) = self.target_pass(batch, &entries, proposer.taps());
+        let (features, logits) = self.target_pass(batch, &entries, proposer.taps())?;
         let verdicts = self.verdicts(batch, &entries, &logits, proposer.draft_to_target())?;
         Ok(self.commit(batch, entries, verdicts, features, proposer, listener))
     }
@@ -231,41 +262,50 @@ impl SpeculativeDecoder<'_> {
                 batch.cache.clear(slot);
                 proposer.clear(slot);
                 let timeline = Timeline::starting(batch.begun.elapsed().as_secs_f64());
-                *active = Some(Active { request, answer: Vec::new(), calls: Vec::new(), timeline, fallbacks: 0 });
+                let (answer, calls, ranks) = (Vec::new(), Vec::new(), Vec::new());
+                *active = Some(Active { request, answer, calls, timeline, fallbacks: 0, ranks });
             }
         }
     }
 
     /// Drafts for every slot whose prompt was read, and lays out the rows of the target pass.
-    fn propose(&self, batch: &mut Batch, proposer: &mut dyn Proposer) -> Vec<Entry> {
+    fn propose(&self, batch: &mut Batch, proposer: &mut dyn Proposer) -> Result<Vec<Entry>, TreeError> {
         let start = Instant::now();
         let active = |slot: usize| batch.slots[slot].as_ref();
         let drafting: Vec<usize> =
             (0..batch.slots.len()).filter(|&s| active(s).is_some_and(|a| !a.answer.is_empty())).collect();
-        let uniform = |slot: usize, step: usize| {
+        let draws = |slot: usize| {
             let a = active(slot).expect("only active slots draft");
-            let root = a.request.prompt.len() + a.answer.len() - 1;
-            keyed(a.request.seed, a.request.id, root).uniform(Ask { depth: step, purpose: Purpose::Draft, index: 0 })
+            keyed(a.request.seed, a.request.id, a.request.prompt.len() + a.answer.len() - 1)
         };
         let mut drafts = match drafting.is_empty() {
             true => Vec::new().into_iter(),
-            false => proposer.draft(&drafting, self.length, self.pick, &uniform).into_iter(),
+            false => proposer.draft(&drafting, &self.plan, &draws).into_iter(),
         };
         let mut entries = Vec::new();
         let mut end = 0;
         for (slot, active) in batch.slots.iter().enumerate().filter_map(|(i, a)| a.as_ref().map(|a| (i, a))) {
-            let draft = if active.answer.is_empty() { None } else { drafts.next() };
-            let rows = draft.as_ref().map_or(active.request.prompt.len(), |d| d.tokens.len() + 1);
+            let root = active.request.prompt.len() + active.answer.len() - 1;
+            let draft = match active.newest() {
+                Some(newest) => drafts.next().map(|d| d.tree(newest, root).map(|tree| (d, tree))).transpose()?,
+                None => None,
+            };
+            let rows = draft.as_ref().map_or(active.request.prompt.len(), |(_, tree)| tree.len());
             entries.push(Entry { slot, rows: end..end + rows, draft });
             end += rows;
         }
         batch.times.draft += start.elapsed();
-        entries
+        Ok(entries)
     }
 
     /// Runs prompts and drafts through the target: features of all rows, logits `[.., vocabulary]` of the last prompt
     /// rows and of all drafted rows, in order.
-    fn target_pass(&self, batch: &mut Batch, entries: &[Entry], taps: &[usize]) -> (Features, Vec<f32>) {
+    fn target_pass(
+        &self,
+        batch: &mut Batch,
+        entries: &[Entry],
+        taps: &[usize],
+    ) -> Result<(Features, Vec<f32>), TreeError> {
         let start = Instant::now();
         let mut ids = Vec::new();
         let mut judged = Vec::new();
@@ -276,20 +316,19 @@ impl SpeculativeDecoder<'_> {
                     ids.extend_from_slice(&active.request.prompt);
                     judged.push(entry.rows.end - 1);
                 }
-                Some(draft) => {
-                    ids.extend(active.newest());
-                    ids.extend_from_slice(&draft.tokens);
+                Some((_, tree)) => {
+                    ids.extend_from_slice(tree.tokens());
                     judged.extend(entry.rows.clone());
                 }
             }
         }
-        let rows: Vec<SlotRows> = entries.iter().map(|e| SlotRows::chain(e.slot, e.rows.len())).collect();
+        let rows: Vec<SlotRows> = entries.iter().map(Entry::slot_rows).collect::<Result<_, _>>()?;
         let plan = batch.cache.plan(&rows);
         let features = self.target.forward(&ids, &plan, &mut batch.cache, taps);
         let hidden = features.hidden.clone().select(0, indices(judged, self.target.device()));
         let logits = host_rows(self.target.logits(hidden));
         batch.times.verify += start.elapsed();
-        (features, logits)
+        Ok((features, logits))
     }
 
     /// One verdict an entry; a prompt's is the first token of its answer, drawn as the plain path draws it.
@@ -316,13 +355,12 @@ impl SpeculativeDecoder<'_> {
             let active = slots[entry.slot].as_ref().expect("entries are active");
             let request = &active.request;
             let position = request.prompt.len() + active.answer.len();
-            let (Some(draft), Some(root)) = (&entry.draft, active.newest()) else {
+            let Some((draft, tree)) = &entry.draft else {
                 let token = choose(logits, request.temperature, request.key(position, Purpose::Target));
                 return Ok(Verdict { next: Some(token), ..Verdict::default() });
             };
             (self.judge)(&Round {
-                root,
-                position: position - 1,
+                tree,
                 draft,
                 d2t,
                 logits,
@@ -359,23 +397,26 @@ impl SpeculativeDecoder<'_> {
             let accepted = verdict.accepted().min(kept);
             (listener.committed)(Committed { id: active.request.id, tokens: &tokens[..kept], accepted })?;
             active.timeline.arrivals.push(Arrival { at, tokens: kept });
-            if let Some(draft) = &entry.draft {
-                let kept = Counts { drafted: draft.tokens.len(), accepted, committed: kept };
+            if let Some((_, tree)) = &entry.draft {
+                let kept = Counts { drafted: tree.max_depth(), accepted, committed: kept };
                 active.calls.push(Call { kept, accepted: verdict.accepted(), stop, end });
                 active.fallbacks += verdict.fallbacks;
+                active.count_rank(tree, &verdict);
             }
             if let Some(finish) = end {
-                if let Some(Active { request, answer, calls, timeline, fallbacks }) = slot.take() {
-                    (listener.done)(Transcript { id: request.id, ids: answer, finish, calls, timeline, fallbacks });
+                if let Some(Active { request, answer, calls, timeline, fallbacks, ranks }) = slot.take() {
+                    let id = request.id;
+                    (listener.done)(Transcript { id, ids: answer, finish, calls, timeline, fallbacks, ranks });
                 }
                 continue;
             }
             // Rows whose tokens are now committed: the whole prompt, or the root and the accepted drafts.
-            let rows = if entry.draft.is_some() { verdict.accepted() + 1 } else { entry.rows.len() };
-            let prompt = &active.request.prompt;
-            let next = if entry.draft.is_some() { tokens } else { [&prompt[1..], &tokens].concat() };
-            batch.cache.commit(entry.slot, rows);
-            kept_rows.extend(entry.rows.start..entry.rows.start + rows);
+            let (rows, next): (Vec<usize>, _) = match entry.draft {
+                Some(_) => (std::iter::once(0).chain(verdict.path).collect(), tokens),
+                None => ((0..entry.rows.len()).collect(), [&active.request.prompt[1..], &tokens].concat()),
+            };
+            batch.cache.compact(entry.slot, &rows);
+            kept_rows.extend(rows.into_iter().map(|row| entry.rows.start + row));
             observed.push(Observed { slot: entry.slot, next });
         }
         batch.times.state += start.elapsed();

@@ -2,11 +2,13 @@
 
 use crate::count::{Answer, Counting, by_task, estimated, measured};
 use crate::engine::{Cost, SpeculativeDecoder, Transcript};
-use crate::judge::{judge, pick};
+use crate::judge::judge;
 use crate::plain::PlainRun;
+use crate::plan::{RANKS, one_level, plan};
 use spectrain_core::evaluation::{Estimate, Evaluation, Seconds};
 use spectrain_core::rules::{Rule, RuleError};
 use spectrain_core::stats::{Slo, StatsError};
+use spectrain_core::tree::{TreeKind, TreeKindError};
 use spectrain_draft::proposer::Proposer;
 use spectrain_model::{Llama, Request};
 use std::collections::BTreeMap;
@@ -18,8 +20,12 @@ pub struct Settings {
     pub rule: Rule,
     /// Sampling temperature of the target, and of the drafter where the rule reads its distribution.
     pub temperature: f64,
-    /// Drafted tokens per round.
+    /// Drafted tokens of a round's longest path.
     pub length: usize,
+    /// What a round drafts.
+    pub tree: TreeKind,
+    /// Measured acceptance by sibling rank, of which a Sequoia shape is made; empty for other trees.
+    pub ranks: Vec<f64>,
     /// Requests at a time.
     pub batch: usize,
     /// Longest answer in tokens.
@@ -42,9 +48,24 @@ pub struct Question {
 /// Why there is no result.
 #[derive(Debug, thiserror::Error)]
 pub enum EvaluateError {
-    /// The rule needs proposals that this decoder does not make.
-    #[error("rule {0} needs sampled trees, which this build does not draft; use token, block, sampled-match or greedy")]
+    /// The rule is approximate.
+    #[error("rule {0} changes the target's law; use token, block, sampled-match or greedy, or a rule for drawn trees")]
     Rule(Rule),
+    /// The rule is not exact on such trees.
+    #[error(transparent)]
+    Tree(#[from] TreeKindError),
+    /// No Sequoia shape is so large and so low.
+    #[error(
+        "{ranks} siblings and a depth of {depth} do not make a tree of {nodes} nodes: ask for fewer, or for more depth"
+    )]
+    Shape {
+        /// Nodes asked for.
+        nodes: usize,
+        /// Longest path.
+        depth: usize,
+        /// Siblings that were measured.
+        ranks: usize,
+    },
     /// A prompt is too long for the target.
     #[error(
         "prompt {index} has {tokens} tokens; with {room} tokens of answer and draft it passes the target's {limit}"
@@ -89,29 +110,58 @@ pub fn evaluate(
     plain: &PlainRun,
     mut progress: impl FnMut(usize),
 ) -> Result<Measurement, EvaluateError> {
-    let judge = judge(settings.rule).ok_or(EvaluateError::Rule(settings.rule))?;
+    let Settings { rule, temperature, length, batch, .. } = *settings;
+    let judge = judge(rule).ok_or(EvaluateError::Rule(rule))?;
     let requests = requests(target, questions, settings)?;
-    let pick = pick(settings.rule, settings.temperature);
-    let decoder = SpeculativeDecoder { target, stop, batch: settings.batch, length: settings.length, pick, judge };
+    let plan = plan(&settings.tree, rule, temperature, length, &settings.ranks)?;
+    let nodes = plan.drafted() + 1;
+    let decoder = SpeculativeDecoder { target, stop, batch, plan, judge };
     let mut transcripts: BTreeMap<u64, Transcript> = BTreeMap::new();
     let cost = decoder.run(requests, proposer, |t| {
         progress(t.ids.len());
         transcripts.insert(t.id, t);
     })?;
     let transcripts: Vec<Transcript> = transcripts.into_values().collect();
-    let evaluation = summarise(questions, settings, plain, &transcripts, cost)?;
+    let evaluation = summarise(questions, (settings, nodes), plain, &transcripts, cost)?;
     Ok(Measurement { evaluation, transcripts })
+}
+
+/// The probability that a node's accepted child is its sibling of each rank, measured at depth 1 on `questions`: what a
+/// Sequoia shape is made of (spec of [`spectrain_core::tree::SequoiaTable`]).
+///
+/// # Errors
+/// As [`evaluate`].
+pub fn acceptance_by_rank(
+    target: &Llama,
+    proposer: &mut dyn Proposer,
+    stop: &[u32],
+    questions: &[Question],
+    settings: &Settings,
+) -> Result<Vec<f64>, EvaluateError> {
+    let Settings { rule, temperature, batch, .. } = *settings;
+    settings.tree.check(rule)?;
+    let judge = judge(rule).ok_or(EvaluateError::Rule(rule))?;
+    let plan = one_level(&settings.tree, rule, temperature);
+    let decoder = SpeculativeDecoder { target, stop, batch, plan, judge };
+    let mut counts = vec![0; RANKS];
+    let mut calls = 0;
+    decoder.run(requests(target, questions, settings)?, proposer, |t| {
+        calls += t.calls.len();
+        counts.iter_mut().zip(t.ranks).for_each(|(count, found)| *count += found);
+    })?;
+    Ok(counts.into_iter().map(|count| count as f64 / calls.max(1) as f64).collect())
 }
 
 impl Measurement {
     /// What drafts of `length` tokens, shorter than those measured, would have committed. None where that does not
-    /// follow from the rounds: the block rule judges a token in the light of later ones.
+    /// follow from the rounds: the block rule judges a token in the light of later ones, and of a tree there is no shorter
+    /// one.
     ///
     /// # Errors
     /// If no verify call was made.
     pub fn estimate(&self, questions: &[Question], length: usize) -> Result<Option<Estimate>, StatsError> {
         let Evaluation { rule, seed, .. } = self.evaluation;
-        if rule == Rule::Block {
+        if rule == Rule::Block || self.evaluation.tree != TreeKind::Chain {
             return Ok(None);
         }
         let count = |answers: &[&Answer]| estimated(answers, length, seed);
@@ -149,7 +199,7 @@ pub(crate) fn requests(
 
 fn summarise(
     questions: &[Question],
-    settings: &Settings,
+    (settings, nodes): (&Settings, usize),
     plain: &PlainRun,
     transcripts: &[Transcript],
     Cost { times, memory }: Cost,
@@ -166,6 +216,9 @@ fn summarise(
         rule: settings.rule,
         temperature: settings.temperature,
         length: settings.length,
+        tree: settings.tree.clone(),
+        nodes: Some(nodes),
+        chain: None,
         batch: settings.batch,
         max_new_tokens: settings.max_new_tokens,
         seed: settings.seed,

@@ -1,24 +1,23 @@
-//! The verdict on one drafted chain, from the target's logits.
+//! The verdict on one drafted chain or tree, from the target's logits.
 
+use rayon::prelude::*;
 use spectrain_core::rng::Key;
-use spectrain_core::rules::{Keyed, Proposal, Rule, RuleError, Verdict, ZeroResidual};
-use spectrain_core::rules::{block, greedy, keyed, sampled_match, token};
-use spectrain_core::tree::Tree;
+use spectrain_core::rules::{Keyed, Proposal, Proposals, Rule, RuleError, Verdict, ZeroResidual};
+use spectrain_core::rules::{block, greedy, keyed, sampled_match, sequoia, specinfer, token, traversal};
+use spectrain_core::tree::{SampledTree, Tree};
 use spectrain_draft::proposer::{Draft, Pick};
 use spectrain_kernels::softmax::probabilities;
 use spectrain_model::sample::argmax;
 
 /// What a rule needs to judge one request's round.
 pub struct Round<'a> {
-    /// Newest committed token.
-    pub root: u32,
-    /// Its absolute position.
-    pub position: usize,
-    /// The proposal.
+    /// The proposal behind the newest committed token, in target tokens.
+    pub tree: &'a Tree,
+    /// How it was drafted.
     pub draft: &'a Draft,
     /// Target token of every draft vocabulary entry.
     pub d2t: &'a [u32],
-    /// Target logits after the root and after each drafted token, `[length + 1, vocabulary]`.
+    /// Target logits after each node of the tree, `[nodes, vocabulary]`.
     pub logits: &'a [f32],
     /// Entries of the vocabulary.
     pub vocabulary: usize,
@@ -32,56 +31,91 @@ pub struct Round<'a> {
 pub type Judge = dyn Fn(&Round) -> Result<Verdict, RuleError> + Sync;
 
 impl Round<'_> {
-    /// Target logits after the root (`0`) or drafted token `depth - 1`.
-    pub fn row(&self, depth: usize) -> &[f32] {
-        &self.logits[depth * self.vocabulary..(depth + 1) * self.vocabulary]
+    /// Absolute position of the root.
+    pub fn position(&self) -> usize {
+        self.tree.positions()[0]
     }
 
-    /// Target distributions after the root and each drafted token.
+    /// Target logits after a node.
+    pub fn row(&self, node: usize) -> &[f32] {
+        &self.logits[node * self.vocabulary..(node + 1) * self.vocabulary]
+    }
+
+    /// The target's distribution after a node.
+    pub fn p(&self, node: usize) -> Vec<f64> {
+        probabilities(self.row(node), self.temperature)
+    }
+
+    /// The target's distributions after all nodes.
     pub fn target(&self) -> Vec<Vec<f64>> {
-        (0..=self.draft.tokens.len()).map(|depth| probabilities(self.row(depth), self.temperature)).collect()
+        (0..self.tree.len()).into_par_iter().map(|node| self.p(node)).collect()
     }
 
-    /// The distribution drafted token `i` was drawn from, over the target's vocabulary.
+    /// The distribution drafted token `i` of a chain was drawn from, over the target's vocabulary.
     pub fn q(&self, i: usize) -> Vec<f64> {
         let mut wide = vec![0.0; self.vocabulary];
         self.d2t.iter().zip(&self.draft.q[i]).for_each(|(&token, &mass)| wide[token as usize] = mass);
         wide
     }
-}
 
-impl Round<'_> {
     /// The round's draws.
-    fn chance(&self) -> Keyed {
-        keyed(self.key.seed, self.key.request, self.position)
+    pub fn chance(&self) -> Keyed {
+        keyed(self.key.seed, self.key.request, self.position())
+    }
+
+    /// The drawn tree over the target's vocabulary.
+    ///
+    /// # Errors
+    /// [`RuleError::Sampling`] if the proposal was not drawn as a tree.
+    pub fn sampled(&self, rule: Rule) -> Result<SampledTree, RuleError> {
+        let needed = if rule.proposals() == Proposals::WithReplacement { "with" } else { "without" };
+        let drawn = self.draft.drawn.as_ref().ok_or(RuleError::Sampling { rule, needed })?;
+        Ok(drawn.widened(self.d2t, self.vocabulary))
     }
 
     /// Hands a chain rule what it reads: how each token was picked, the target's rows, the draws.
     fn chain(
         &self,
-        rule: impl FnOnce(&[Proposal], &[Vec<f64>], &mut Keyed) -> Result<Verdict, RuleError>,
+        rule: Rule,
+        verify: impl FnOnce(&[Proposal], &[Vec<f64>], &mut Keyed) -> Result<Verdict, RuleError>,
     ) -> Result<Verdict, RuleError> {
+        if self.draft.parents.is_some() {
+            return Err(RuleError::Chain { rule });
+        }
         let wide: Vec<Vec<f64>> = (0..self.draft.q.len()).map(|i| self.q(i)).collect();
         let proposals: Vec<Proposal> = match wide.is_empty() {
             true => vec![Proposal::Point; self.draft.tokens.len()],
             false => wide.iter().map(|q| Proposal::Sampled(q)).collect(),
         };
-        rule(&proposals, &self.target(), &mut self.chance())
+        verify(&proposals, &self.target(), &mut self.chance())
     }
 }
 
-/// The judge of `rule`, or `None` where this decoder cannot run it yet.
+/// The judge of `rule`, or `None` for the approximate rules.
 pub fn judge(rule: Rule) -> Option<&'static Judge> {
     match rule {
         Rule::Greedy => Some(&greedy_rule),
         Rule::SampledMatch => Some(&sampled_match_rule),
         Rule::Token => Some(&token_rule),
         Rule::Block => Some(&block_rule),
-        _ => None,
+        Rule::SpecInfer => Some(&|round| {
+            specinfer::verify(&round.sampled(Rule::SpecInfer)?, &round.target(), FALL_BACK, &mut round.chance())
+        }),
+        Rule::Sequoia => Some(&|round| {
+            sequoia::verify(&round.sampled(Rule::Sequoia)?, &round.target(), FALL_BACK, &mut round.chance())
+        }),
+        Rule::Traversal => Some(&|round| {
+            traversal::verify(&round.sampled(Rule::Traversal)?, &round.target(), FALL_BACK, &mut round.chance())
+        }),
+        Rule::Typical | Rule::Threshold => None,
     }
 }
 
-/// How the tokens that `rule` judges are to be picked: rules that read the drafter's distribution need draws from it.
+/// What a rejection without residual mass falls back to, counted in the transcripts.
+const FALL_BACK: ZeroResidual = ZeroResidual::FallBack;
+
+/// How the tokens of chains that `rule` judges are to be picked: rules that read the drafter's distribution need draws
+/// from it.
 pub fn pick(rule: Rule, temperature: f64) -> Pick {
     match rule {
         Rule::Token | Rule::Block => Pick::Sample(temperature),
@@ -90,23 +124,21 @@ pub fn pick(rule: Rule, temperature: f64) -> Pick {
 }
 
 fn greedy_rule(round: &Round) -> Result<Verdict, RuleError> {
-    let tree = Tree::chain(round.root, round.position, &round.draft.tokens);
-    Ok(greedy::verify(&tree, |node| Some(argmax(round.row(node)))))
+    Ok(greedy::verify(round.tree, |node| Some(argmax(round.row(node)))))
 }
 
 fn sampled_match_rule(round: &Round) -> Result<Verdict, RuleError> {
-    let tree = Tree::chain(round.root, round.position, &round.draft.tokens);
-    sampled_match::verify(&tree, &round.target(), &mut round.chance())
+    sampled_match::verify_rows(round.tree, |node| round.p(node), &mut round.chance())
 }
 
 fn token_rule(round: &Round) -> Result<Verdict, RuleError> {
-    round.chain(|proposals, target, chance| {
-        token::verify(&round.draft.tokens, proposals, target, ZeroResidual::FallBack, chance)
+    round.chain(Rule::Token, |proposals, target, chance| {
+        token::verify(&round.draft.tokens, proposals, target, FALL_BACK, chance)
     })
 }
 
 fn block_rule(round: &Round) -> Result<Verdict, RuleError> {
-    round.chain(|proposals, target, chance| {
-        block::verify(&round.draft.tokens, proposals, target, ZeroResidual::FallBack, chance)
+    round.chain(Rule::Block, |proposals, target, chance| {
+        block::verify(&round.draft.tokens, proposals, target, FALL_BACK, chance)
     })
 }

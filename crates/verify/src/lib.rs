@@ -6,10 +6,11 @@ pub mod evaluate;
 pub mod judge;
 pub mod offline;
 pub mod plain;
+pub mod plan;
 pub mod profile;
 pub mod reconcile;
 
 pub use engine::{Committed, Cost, SpeculativeDecoder, Times, Transcript};
-pub use evaluate::{Measurement, Settings, evaluate};
+pub use evaluate::{Measurement, Settings, acceptance_by_rank, evaluate};
 pub use plain::{PlainRun, plain};
 pub use spectrain_core::evaluation::Evaluation;

@@ -5,7 +5,8 @@ use crate::evaluate::EvaluateError;
 use crate::judge::{judge, pick};
 use spectrain_core::costs::{BatchCost, LengthCost};
 use spectrain_core::rules::Rule;
-use spectrain_draft::proposer::Proposer;
+use spectrain_core::tree::TreeKind;
+use spectrain_draft::{Plan, Proposer};
 use spectrain_model::{Decoder, Llama, Request};
 use std::time::{Duration, Instant};
 
@@ -81,6 +82,7 @@ pub fn profile(
     mut progress: impl FnMut(),
 ) -> Result<BatchCost, EvaluateError> {
     let rule = plan.rule.at(plan.temperature);
+    TreeKind::Chain.check(rule)?;
     let judge = judge(rule).ok_or(EvaluateError::Rule(rule))?;
     let requests = requests(target, prompts, plan)?;
     let (mut steps, mut plain_prompt) = (Vec::new(), Vec::new());
@@ -92,7 +94,8 @@ pub fn profile(
         progress();
         for (&length, samples) in plan.lengths.iter().zip(&mut samples) {
             let pick = pick(rule, plan.temperature);
-            let decoder = SpeculativeDecoder { target, stop: &[], batch: plan.batch, length, pick, judge };
+            let chain = Plan::chain(length, pick);
+            let decoder = SpeculativeDecoder { target, stop: &[], batch: plan.batch, plan: chain, judge };
             let (prompt, rounds) = decoder.time_rounds(requests.clone(), proposer, plan.rounds)?;
             samples.add(&prompt, &rounds);
             progress();

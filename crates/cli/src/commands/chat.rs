@@ -12,7 +12,8 @@ use spectrain_core::chat::Message;
 use spectrain_core::detokenizer::TextStream;
 use spectrain_core::rules::Rule;
 use spectrain_core::tokenizer::TokenizerError;
-use spectrain_draft::Proposer;
+use spectrain_core::tree::TreeKind;
+use spectrain_draft::{Plan, Proposer};
 use spectrain_model::{Finish, Request};
 use spectrain_verify::judge::{Judge, judge, pick};
 use spectrain_verify::{Committed, SpeculativeDecoder, Transcript};
@@ -56,8 +57,11 @@ impl Chat {
             return Err(anyhow!("the greedy rule is exact at temperature 0 only; use token or sampled-match above it"))
                 .request();
         }
-        let judge =
-            judge(rule).ok_or_else(|| anyhow!("rule {rule} cannot judge chains of drafted tokens")).request()?;
+        TreeKind::Chain
+            .check(rule)
+            .map_err(|_| anyhow!("rule {rule} cannot judge chains of drafted tokens"))
+            .request()?;
+        let judge = judge(rule).ok_or_else(|| anyhow!("rule {rule} is approximate")).request()?;
         let asked = args.target.as_deref().unwrap_or(&checkpoint.provenance.target);
         let target = stage::locate_target(asked, false)?;
         let setup = Setup::load(target.clone(), &device, |_| Ok(()))?;
@@ -100,8 +104,7 @@ impl Chat {
             target: &self.setup.target,
             stop: &stop,
             batch: 1,
-            length: self.length,
-            pick: pick(self.rule, self.temperature),
+            plan: Plan::chain(self.length, pick(self.rule, self.temperature)),
             judge: self.judge,
         };
         let (out, tokenizer) = (std::io::stdout(), &self.setup.tokenizer);

@@ -9,6 +9,7 @@ use spectrain_core::evaluation::{Estimate, Evaluation};
 use spectrain_core::reconciliation::Figure;
 use spectrain_core::rules::Rule;
 use spectrain_core::stats::Slo;
+use spectrain_core::tree::TreeKind;
 use spectrain_data::answers::Answer;
 use spectrain_data::prompts::Prompt;
 use spectrain_draft::{Checkpoint, Proposer};
@@ -17,7 +18,7 @@ use spectrain_report::Transcript;
 use spectrain_verify::evaluate::{Question, Settings};
 use spectrain_verify::offline::{Chains, Scored};
 use spectrain_verify::reconcile::{Point, figure};
-use spectrain_verify::{Measurement, PlainRun};
+use spectrain_verify::{Measurement, PlainRun, acceptance_by_rank};
 
 /// Longest answer of the pass that warms up.
 const WARM_UP: usize = 8;
@@ -59,6 +60,8 @@ impl EvalPlan {
             rule: self.rule.at(temperature),
             temperature,
             length,
+            tree: TreeKind::Chain,
+            ranks: Vec::new(),
             batch: self.batch,
             max_new_tokens: self.max_new_tokens,
             seed: self.seed,
@@ -77,12 +80,24 @@ impl EvalPlan {
     }
 }
 
-/// Measures `checkpoint` on `prompts`: the plain path once per temperature, then every length.
+/// Measures chains of `checkpoint` on `prompts`: the plain path once per temperature, then every length.
 pub fn evaluate(
     setup: &Setup,
     checkpoint: &Checkpoint,
     prompts: &[Prompt],
     plan: &EvalPlan,
+) -> Result<Curves, Failure> {
+    evaluate_trees(setup, checkpoint, prompts, plan, &TreeKind::Chain)
+}
+
+/// As [`evaluate`], for trees: each is measured beside a chain of as many nodes. Of trees whose shape is given, the
+/// lengths of `plan` are not read.
+pub fn evaluate_trees(
+    setup: &Setup,
+    checkpoint: &Checkpoint,
+    prompts: &[Prompt],
+    plan: &EvalPlan,
+    tree: &TreeKind,
 ) -> Result<Curves, Failure> {
     let question = |p: &Prompt| Ok(Question { task: p.task.clone(), prompt: setup.encode(p)? });
     let questions: Vec<Question> = prompts.iter().map(question).collect::<Result<_, Failure>>()?;
@@ -90,19 +105,35 @@ pub fn evaluate(
     let candidate = Candidate::load(setup, String::new(), checkpoint)?;
     let mut bench = Bench { setup, proposer, candidate, stop: setup.template.stop_ids(), questions };
     let (temperatures, lengths) = plan.axes();
+    let lengths = tree.depth().map_or(lengths, |depth| vec![depth]);
     let longest = lengths.last().copied().unwrap_or(1);
+    let room = longest.max(tree.nodes().unwrap_or(0));
     bench.warm_up(&plan.settings(temperatures.first().copied().unwrap_or(0.0), longest));
     let mut curves = Curves { evaluations: Vec::new(), transcripts: Vec::new(), figures: Vec::new() };
     let (comparisons, seed) = (temperatures.len() * lengths.len(), plan.seed);
     for &temperature in &temperatures {
-        let settings = plan.settings(temperature, longest);
-        let plain = bench.plain(&settings)?;
-        let scored = plan.reconcile.map(|tokens| bench.offline(&settings, &plain, tokens)).transpose()?.flatten();
+        let chain = plan.settings(temperature, longest);
+        let plain = bench.plain(&plan.settings(temperature, room))?;
+        // The offline estimate follows chains.
+        let followed = plan.reconcile.filter(|_| *tree == TreeKind::Chain);
+        let scored = followed.map(|tokens| bench.offline(&chain, &plain, tokens)).transpose()?.flatten();
+        let ranks = bench.ranks(&Settings { tree: tree.clone(), ..chain.clone() })?;
+        let mut beside: Option<Box<Evaluation>> = None;
         for &length in &lengths {
-            let mut measured = bench.speculative(&plan.settings(temperature, length), &plain)?;
+            let settings = Settings { length, tree: tree.clone(), ranks: ranks.clone(), ..chain.clone() };
+            let mut measured = bench.speculative(&settings, &plain)?;
             if let Some(scored) = &scored {
                 let point = Point { temperature, length, comparisons, seed };
                 curves.figures.extend(figure(scored, &measured.transcripts, point).work()?);
+            }
+            if let (false, Some(nodes)) = (*tree == TreeKind::Chain, measured.evaluation.nodes) {
+                // The same chain stands beside every depth of one size.
+                if beside.as_ref().is_none_or(|chain| chain.nodes != Some(nodes)) {
+                    let chain = Settings { length: nodes - 1, rule: chain_rule(chain.rule), ..chain.clone() };
+                    let measured = bench.speculative(&chain, &plain)?.evaluation;
+                    beside = Some(Box::new(Evaluation { plain: None, ..measured }));
+                }
+                measured.evaluation.chain = beside.clone();
             }
             if length == longest {
                 measured.evaluation.estimates = bench.estimates(&measured, &lengths)?;
@@ -112,6 +143,15 @@ pub fn evaluate(
         }
     }
     Ok(curves)
+}
+
+/// The rule that judges chains as `rule` judges trees.
+fn chain_rule(rule: Rule) -> Rule {
+    match rule {
+        Rule::SpecInfer | Rule::Sequoia => Rule::Token,
+        Rule::Traversal => Rule::Block,
+        other => other,
+    }
 }
 
 /// What every measurement is made with.
@@ -163,12 +203,21 @@ impl Bench<'_> {
     }
 
     fn speculative(&mut self, settings: &Settings, plain: &PlainRun) -> Result<Measurement, Failure> {
-        let progress = self.progress(&format!("K={} {}", settings.length, settings.rule), settings);
+        let progress = self.progress(&format!("{} K={} {}", settings.tree, settings.length, settings.rule), settings);
         let count = |tokens| progress.inc(tokens as u64);
         let (target, proposer) = (&self.setup.target, self.proposer.as_mut());
         let run = spectrain_verify::evaluate(target, proposer, &self.stop, &self.questions, settings, plain, count);
         progress.finish();
         run.work()
+    }
+
+    /// The acceptance by sibling rank that a Sequoia shape is made of; empty for other trees.
+    fn ranks(&mut self, settings: &Settings) -> Result<Vec<f64>, Failure> {
+        if !matches!(settings.tree, TreeKind::Sequoia(_)) {
+            return Ok(Vec::new());
+        }
+        let (target, proposer) = (&self.setup.target, self.proposer.as_mut());
+        acceptance_by_rank(target, proposer, &self.stop, &self.questions, settings).work()
     }
 
     /// The lengths below the measured one that are not among `lengths`.

@@ -145,11 +145,49 @@ fn prompts_without_room_are_left_out_aloud() {
 }
 
 #[test]
+fn trees_stand_beside_chains_of_as_many_nodes() {
+    let place = trained();
+    for (tree, rule, chain_rule, nodes) in [
+        ("static:3,2", "sampled-match", "sampled-match", 10),
+        ("dynamic:7", "sampled-match", "sampled-match", 7),
+        ("sampled:2,2", "traversal", "block", 7),
+        ("sequoia:6", "sequoia", "token", 6),
+    ] {
+        let what = ["--tree", tree, "--rule", rule, "--temperature", "0,1", "--limit", "4", "--max-new-tokens", "6"];
+        let output = done(&place, &[what.as_slice(), &["--prompts", "suite.jsonl", "--json", "-"]].concat());
+        let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(document["settings"]["tree"], tree);
+        let rows = document["rows"].as_array().unwrap();
+        let measured: Vec<&Value> = rows.iter().filter(|r| r["tree"] == tree && r["task"].is_null()).collect();
+        assert_eq!(measured.len(), 2, "{tree}: one a temperature");
+        for row in measured {
+            let (chain, sampled) = (&row["chain_of_as_many_nodes"], row["temperature"] == 1.0);
+            assert_eq!(row["rule"], if sampled { rule } else { "greedy" });
+            assert_eq!(chain["rule"], if sampled { chain_rule } else { "greedy" });
+            assert_eq!(
+                (&row["nodes"], &chain["nodes"], &chain["tree"]),
+                (&nodes.into(), &nodes.into(), &"chain".into())
+            );
+            assert_eq!(chain["length"], nodes - 1);
+        }
+        let table = String::from_utf8(output.stderr).unwrap();
+        assert!(table.contains("trees beside chains of as many nodes"), "{table}");
+        assert_eq!(table.contains("fitted to the same prompts"), tree.starts_with("sequoia"), "{table}");
+    }
+}
+
+#[test]
 fn what_cannot_be_measured_is_refused_before_any_work() {
     let place = trained();
     let eval = |more: &[&str], parts: &[&str]| place.refused(&[&["eval", "runs/small/best"], more].concat(), parts);
-    eval(&["--rule", "typical"], &["--rule typical", "chains"]);
+    eval(&["--rule", "typical"], &["--rule typical", "the target's law"]);
     eval(&["--rule", "greedy", "--temperature", "1"], &["temperature 0"]);
+    eval(&["--tree", "bush"], &["bush", "static:2,2,1", "dynamic:32"]);
+    eval(&["--tree", "dynamic:8"], &["--rule token", "--tree dynamic:8", "take sampled-match"]);
+    eval(&["--tree", "static:2,2", "--rule", "sequoia"], &["no draws", "take sampled trees"]);
+    eval(&["--rule", "traversal"], &["--tree chain", "sampled:2,2,1"]);
+    eval(&["--tree", "static:2,2", "--rule", "sampled-match", "--lengths", "3"], &["--lengths", "their own depth"]);
+    eval(&["--tree", "dynamic:8", "--profile"], &["--tree", "--profile"]);
     eval(&["--report", "nowhere/page.html"], &["nowhere/page.html", "no directory nowhere"]);
     eval(&["--prompts", "absent.jsonl"], &["--prompts", "absent.jsonl"]);
 }

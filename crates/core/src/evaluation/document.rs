@@ -6,6 +6,7 @@ use crate::reconciliation::Reconciliation;
 use crate::waterfall::Waterfall;
 
 use super::{Counted, Evaluation, Memory, Seconds, fastest};
+use crate::tree::TreeKind;
 
 /// Name of the form.
 pub const SCHEMA: &str = "spectrain-eval";
@@ -51,6 +52,13 @@ pub struct Row<'a> {
     pub length: usize,
     /// Task; none for all together.
     pub task: Option<&'a str>,
+    /// What a round drafted; none for plain decoding.
+    pub tree: Option<&'a TreeKind>,
+    /// Most rows of a round's target pass, the root counted; of whole measurements only.
+    pub nodes: Option<usize>,
+    /// Beside a tree: the measured chain of as many nodes; of whole measurements only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chain_of_as_many_nodes: Option<&'a Evaluation>,
     /// Whether it was derived from the rounds of a longer draft instead of measured.
     pub estimated: bool,
     /// The acceptance rule, or `plain`.
@@ -116,6 +124,9 @@ fn rows<'a>(
         temperature: e.temperature,
         length,
         task,
+        tree: Some(&e.tree),
+        nodes: None,
+        chain_of_as_many_nodes: None,
         estimated: false,
         rule: e.rule.name(),
         guarantee: &e.guarantee,
@@ -134,7 +145,7 @@ fn rows<'a>(
 fn plain_rows(e: &Evaluation) -> Vec<Row<'_>> {
     let Some(plain) = &e.plain else { return Vec::new() };
     let mut rows = rows(e, 0, &plain.overall, &plain.tasks);
-    rows.iter_mut().for_each(|row| row.rule = "plain");
+    rows.iter_mut().for_each(|row| (row.rule, row.tree) = ("plain", None));
     rows[0].tokens_per_second = Some(e.plain_tokens_per_second);
     rows[0].speedup = Some(1.0);
     rows[0].memory = Some(plain.memory);
@@ -149,6 +160,8 @@ fn measured_rows(e: &Evaluation) -> Vec<Row<'_>> {
     rows[0].memory = e.memory;
     rows[0].same_text = e.same_text;
     rows[0].residual_fallbacks = Some(e.residual_fallbacks);
+    rows[0].nodes = e.nodes;
+    rows[0].chain_of_as_many_nodes = e.chain.as_deref();
     rows
 }
 

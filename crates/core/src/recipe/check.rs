@@ -190,7 +190,9 @@ fn check_eval(eval: &Eval, rule: Rule) -> Result<(), Fault> {
     must(valid, key, temperatures, "numbers of 0 or more")?;
     must(repeated(temperatures).is_none(), key, temperatures, "distinct")?;
     let fits = rule != Rule::Greedy || temperatures.iter().all(|t| *t == 0.0);
-    must(fits, key, temperatures, "[0.0] under verifier.rule = \"greedy\"")
+    must(fits, key, temperatures, "[0.0] under verifier.rule = \"greedy\"")?;
+    let exact = temperatures.iter().try_for_each(|&temperature| eval.tree.check(rule.at(temperature)));
+    exact.map_err(|error| ("eval.tree", format!("is \"{}\": {error}", eval.tree)))
 }
 
 fn check_taps(drafter: &Eagle3, facts: &TargetFacts) -> Result<(), Fault> {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::kinds::{DraftVocab, LossKind, Optimizer, ScheduleShape};
 use super::reward::Reward;
 use crate::rules::Rule;
+use crate::tree::TreeKind;
 
 /// A table whose keys all have defaults.
 pub(super) trait Table: Default + DeserializeOwned {
@@ -253,6 +254,11 @@ table! {
         curve: Vec<usize> = Vec::new(),
         /// Temperatures, one evaluation each: 0 under the greedy rule, others under `verifier.rule`.
         temperatures: Vec<f64> = vec![0.0, 1.0],
+        /// What `spectrain eval` drafts a round: `"chain"`, or a tree: `"static:2,2,1"` (so many of the most likely tokens
+        /// under every node of a depth), `"dynamic:32"` (EAGLE-2's, of so many nodes with the root), `"sampled:2,2,1"`
+        /// (as static, drawn), `"sequoia:32"` (the best shape for the acceptance measured by sibling rank). A dynamic or
+        /// Sequoia tree is `length` tokens deep. `fit` measures chains.
+        tree: TreeKind = TreeKind::Chain,
         /// Requests at once.
         batch: usize = 8,
     }

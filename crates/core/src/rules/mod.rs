@@ -33,6 +33,8 @@ pub mod token;
 pub mod traversal;
 pub mod typical;
 
+use crate::tree::TreeError;
+
 pub use chance::{Ask, Chance, Keyed, keyed};
 pub use registry::{Entry, Guarantee, Proposals, RULES, Rule, UnknownRule};
 pub use residual::ZeroResidual;
@@ -138,6 +140,15 @@ pub enum RuleError {
     NoResidual {
         /// Node whose children were rejected.
         node: usize,
+    },
+    /// What was drafted is no tree.
+    #[error(transparent)]
+    Tree(#[from] TreeError),
+    /// A tree was drafted for a rule that judges chains.
+    #[error("the {rule} rule judges chains, and a tree was drafted")]
+    Chain {
+        /// The rule.
+        rule: Rule,
     },
     /// The tree was sampled in another way than the rule needs.
     #[error("the {rule} rule needs a tree sampled {needed} replacement")]

@@ -6,6 +6,7 @@
 
 mod budget;
 mod eagle2;
+mod kind;
 mod mask;
 mod sampled;
 mod sequoia;
@@ -13,6 +14,7 @@ mod shape;
 
 pub use budget::{Budget, Choice};
 pub use eagle2::Eagle2;
+pub use kind::{TreeKind, TreeKindError};
 pub use mask::AncestorMask;
 pub use sampled::{Replacement, SampledTree};
 pub use sequoia::SequoiaTable;
@@ -176,6 +178,13 @@ impl Tree {
         let gather = |values: &[usize]| nodes.iter().map(|&node| values[node]).collect();
         let token = nodes.iter().map(|&node| self.token[node]).collect();
         Ok(Self { parent, token, position: gather(&self.position), slot: gather(&self.slot) })
+    }
+
+    /// The same tree with the drafted tokens renamed by `to`, which maps no two tokens to one; the root keeps its token.
+    fn renamed(&self, to: impl Fn(u32) -> u32) -> Self {
+        let mut tree = self.clone();
+        tree.token[1..].iter_mut().for_each(|token| *token = to(*token));
+        tree
     }
 
     /// Nodes by increasing depth, equal depths in node order: a selection after which every node stands after all

@@ -139,6 +139,27 @@ impl SampledTree {
         &self.tree
     }
 
+    /// The same draws in a larger vocabulary: token `i` becomes `to[i]`, and `q` is zero at tokens that `to` lacks.
+    ///
+    /// # Panics
+    /// If `to` names a token twice or one beyond the vocabulary, or is not as long as `q`.
+    pub fn widened(&self, to: &[u32], vocabulary: usize) -> Self {
+        let mut seen = vec![false; vocabulary];
+        assert!(to.iter().all(|&t| !std::mem::replace(&mut seen[t as usize], true)), "two entries for one token");
+        let widen = |drawn: &Drawn| {
+            assert_eq!(drawn.q.len(), to.len(), "an entry for every token");
+            let mut q = vec![0.0; vocabulary];
+            to.iter().zip(&drawn.q).for_each(|(&token, &mass)| q[token as usize] = mass);
+            Drawn { q, children: drawn.children.clone() }
+        };
+        Self {
+            tree: self.tree.renamed(|token| to[token as usize]),
+            replacement: self.replacement,
+            drawn: self.drawn.iter().map(|drawn| drawn.as_ref().map(widen)).collect(),
+            draws: self.draws,
+        }
+    }
+
     /// How siblings were drawn.
     pub fn replacement(&self) -> Replacement {
         self.replacement

@@ -6,6 +6,7 @@ use spectrain_core::costs::{BatchCost, CostProfile, LengthCost};
 use spectrain_core::evaluation::{Counted, Evaluation, Seconds};
 use spectrain_core::rules::Rule;
 use spectrain_core::stats::{Acceptance, Definitions, Interval, Round};
+use spectrain_core::tree::TreeKind;
 use std::collections::BTreeMap;
 
 /// The worked example of a state of 2 ms: T1 = 30, 3 ms a drafted token, a target call of 33.
@@ -45,6 +46,9 @@ fn evaluation(temperature: f64, accepted: &[usize], speedup: f64) -> Evaluation 
         rule: Rule::Token,
         temperature,
         length: 5,
+        tree: TreeKind::Chain,
+        nodes: None,
+        chain: None,
         batch: 1,
         max_new_tokens: 64,
         seed: 0,

@@ -5,6 +5,7 @@ use spectrain_core::evaluation::document::Document;
 use spectrain_core::evaluation::{Counted, Estimate, Evaluation, Memory, Plain, Seconds, fastest};
 use spectrain_core::rules::Rule;
 use spectrain_core::stats::{Acceptance, Arrival, Call, Definitions, Interval, Latency, Round, Timeline};
+use spectrain_core::tree::TreeKind;
 use std::collections::BTreeMap;
 
 const WRITTEN: &str = r#"{
@@ -12,6 +13,9 @@ const WRITTEN: &str = r#"{
   "rule": "sampled-match",
   "temperature": 1.0,
   "length": 2,
+  "tree": "chain",
+  "nodes": 3,
+  "chain": null,
   "batch": 4,
   "max_new_tokens": 64,
   "seed": 18446744073709551615,
@@ -155,6 +159,9 @@ fn evaluation() -> Evaluation {
         rule: Rule::SampledMatch,
         temperature: 1.0,
         length: 2,
+        tree: TreeKind::Chain,
+        nodes: Some(3),
+        chain: None,
         batch: 4,
         max_new_tokens: 64,
         seed: u64::MAX,
@@ -193,7 +200,7 @@ fn what_was_written_reads_back() {
 fn results_of_an_earlier_build_read_back() {
     let mut value: Value = serde_json::from_str(WRITTEN).unwrap();
     let new = ["as_eagle", "as_vllm", "as_sglang", "as_deepspec", "output_tokens", "latency", "goodput"];
-    for key in new.iter().chain(&["memory", "plain", "estimates"]) {
+    for key in new.iter().chain(&["memory", "plain", "estimates", "tree", "nodes", "chain"]) {
         value.as_object_mut().unwrap().remove(*key);
     }
     let read: Evaluation = serde_json::from_value(value).unwrap();

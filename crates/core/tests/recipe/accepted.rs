@@ -87,6 +87,7 @@ max_new_tokens = 96
 length = 5
 curve = []
 temperatures = [0.0, 1.0]
+tree = "chain"
 batch = 8
 "#;
 

@@ -115,6 +115,18 @@ fn a_greedy_rule_at_a_temperature() {
 }
 
 #[test]
+fn trees_that_are_none_or_that_the_rule_is_not_exact_on() {
+    let right = "trees are chain, static:2,2,1, dynamic:32, sampled:2,2,1 and sequoia:32";
+    set_refused("eval.tree=bush", &format!("eval.tree cannot be read: unknown tree `bush`; {right}"));
+    refused(
+        "[eval]\ntree = 'dynamic:32'\n",
+        "r.toml:5: eval.tree is \"dynamic:32\": rule token on dynamic:32 trees is not exact: it judges chains; take \
+         sampled-match, or sequoia or traversal on sampled trees",
+    );
+    assert!(set(&["eval.tree=dynamic:32", "eval.temperatures=[0]"]).is_ok(), "at 0 the rule is greedy");
+}
+
+#[test]
 fn taps_repeated_or_none() {
     refused(
         "[drafter]\ntaps = [2, 5, 2]\n",

@@ -1,16 +1,20 @@
 //! The drafter at run time: the same layer over a cache instead of an unroll table.
 //!
 //! A slot's cache holds one row a committed pair (features at `t`, token at `t + 1`). Drafting writes provisional rows
-//! behind them; the next [`Proposer::observe`] overwrites them with rows made of true features.
+//! behind them, those of a tree a whole depth at a time for all slots; the next [`Proposer::observe`] overwrites them
+//! with rows made of true features.
 
 use super::{Eagle3, Eagle3Drafter, Layer};
-use crate::proposer::{Draft, DrafterMemory, Observed, Pick, Proposer, Uniform};
+use crate::growing::Growing;
+use crate::proposer::{Draft, DrafterMemory, Draws, Observed, Pick, Plan, Proposer};
 use burn::module::Module;
 use burn::tensor::Tensor;
 use rayon::prelude::*;
-use spectrain_core::rng::sample_index;
+use spectrain_core::rng::{Purpose, sample_index};
+use spectrain_core::rules::{Ask, Chance};
 use spectrain_kernels::cached_attention::cached_attention;
 use spectrain_kernels::product::Projection;
+use spectrain_kernels::rope::indices;
 use spectrain_kernels::softmax::probabilities;
 use spectrain_model::{KvCache, SlotRows, host_rows, sample::argmax};
 
@@ -51,6 +55,104 @@ impl Eagle3Proposer {
     fn logits(&self, hidden: Tensor<2>) -> Vec<f32> {
         host_rows(self.drafter.head.logits(self.layer.head_input(hidden)))
     }
+
+    /// Hidden states of the newest committed rows of `slots`, `[slots, hidden]`.
+    fn newest(&self, slots: &[usize]) -> Tensor<2> {
+        let newest = slots.iter().map(|&s| self.newest[s].clone().expect("a slot is observed before it drafts"));
+        Tensor::cat(newest.collect(), 0)
+    }
+
+    fn draft_chains(&mut self, slots: &[usize], length: usize, pick: Pick, draws: &Draws) -> Vec<Draft> {
+        let mut drafts = vec![Draft::default(); slots.len()];
+        let mut hidden = self.newest(slots);
+        let rows: Vec<SlotRows> = slots.iter().map(|&s| SlotRows::chain(s, 1)).collect();
+        let width = self.drafter.vocab.d2t.len();
+        for step in 0..length {
+            if step > 0 {
+                let tokens: Vec<u32> = drafts.iter().map(|d| d.tokens[step - 1]).collect();
+                hidden = self.pass(&rows, &tokens, hidden, step - 1);
+            }
+            let logits = self.logits(hidden.clone());
+            let d2t = &self.drafter.vocab.d2t;
+            let ask = Ask { depth: step, purpose: Purpose::Draft, index: 0 };
+            drafts.par_iter_mut().zip(logits.par_chunks(width)).zip(slots).for_each(|((draft, logits), &slot)| {
+                draft.push(logits, pick, d2t, || draws(slot).uniform(ask));
+            });
+        }
+        drafts
+    }
+
+    /// Grows one tree a slot, all of them a depth at a time.
+    fn draft_trees(&mut self, slots: &[usize], plan: &Plan, draws: &Draws) -> Vec<Draft> {
+        let width = self.drafter.vocab.d2t.len();
+        let branch = |&slot: &usize| {
+            let tree = Growing::new(plan, draws(slot)).expect("a plan of trees");
+            Branches { slot, tree, parents: Vec::new(), level: Vec::new(), last: 1 }
+        };
+        let mut trees: Vec<Branches> = slots.iter().map(branch).collect();
+        let mut hidden = self.newest(slots);
+        for depth in 0.. {
+            if depth > 0 {
+                let (rows, tokens, above) = next_level(&mut trees);
+                if rows.is_empty() {
+                    break;
+                }
+                let tokens: Vec<u32> = tokens.into_iter().map(|t| self.drafter.vocab.d2t[t as usize]).collect();
+                let above = hidden.clone().select(0, indices(above, &hidden.device()));
+                hidden = self.pass(&rows, &tokens, above, 0);
+            }
+            let logits = self.logits(hidden.clone());
+            let mut rest = logits.as_slice();
+            let growing: Vec<(&mut Growing, &[f32])> = trees
+                .iter_mut()
+                .map(|t| {
+                    let (own, others) = rest.split_at(t.tree.frontier().len() * width);
+                    rest = others;
+                    (&mut t.tree, own)
+                })
+                .collect();
+            growing.into_par_iter().for_each(|(tree, rows)| tree.expand(rows, width).expect("logits are numbers"));
+        }
+        let d2t = &self.drafter.vocab.d2t;
+        trees.into_iter().map(|t| t.tree.finish(d2t).expect("a tree has its root")).collect()
+    }
+}
+
+/// A slot's tree and its rows in the drafter's cache.
+struct Branches {
+    slot: usize,
+    tree: Growing,
+    /// For each provisional row the one it follows; `None` follows the committed rows.
+    parents: Vec<Option<usize>>,
+    /// Nodes of the newest level of rows with their provisional rows; empty where that is the committed one.
+    level: Vec<(usize, usize)>,
+    /// Rows in the last pass.
+    last: usize,
+}
+
+/// The rows that run next: their places, their tokens, and for each the row of the last pass that its parent was.
+fn next_level(trees: &mut [Branches]) -> (Vec<SlotRows>, Vec<u32>, Vec<usize>) {
+    let (mut rows, mut tokens, mut above) = (Vec::new(), Vec::new(), Vec::new());
+    let mut first = 0;
+    for t in trees {
+        let mut level = Vec::new();
+        for &node in t.tree.frontier() {
+            let parent = t.tree.parent(node);
+            let at = t.level.iter().position(|&(n, _)| n == parent);
+            above.push(first + at.unwrap_or(0));
+            tokens.push(t.tree.token(node));
+            level.push((node, t.parents.len()));
+            t.parents.push(at.map(|at| t.level[at].1));
+        }
+        first += t.last;
+        if !level.is_empty() {
+            let tree = SlotRows::tree(t.slot, level.len(), t.parents.clone());
+            rows.push(tree.expect("rows of a level stand behind those of the last"));
+        }
+        t.last = level.len();
+        t.level = level;
+    }
+    (rows, tokens, above)
 }
 
 impl Proposer for Eagle3Proposer {
@@ -89,29 +191,16 @@ impl Proposer for Eagle3Proposer {
         }
     }
 
-    fn draft(&mut self, slots: &[usize], length: usize, pick: Pick, uniform: &Uniform) -> Vec<Draft> {
-        let mut drafts = vec![Draft::default(); slots.len()];
-        let newest = slots.iter().map(|&s| self.newest[s].clone().expect("a slot is observed before it drafts"));
-        let mut hidden = Tensor::cat(newest.collect(), 0);
-        let rows: Vec<SlotRows> = slots.iter().map(|&s| SlotRows::chain(s, 1)).collect();
-        let width = self.drafter.vocab.d2t.len();
-        for step in 0..length {
-            if step > 0 {
-                let tokens: Vec<u32> = drafts.iter().map(|d| d.tokens[step - 1]).collect();
-                hidden = self.pass(&rows, &tokens, hidden, step - 1);
-            }
-            let logits = self.logits(hidden.clone());
-            let d2t = &self.drafter.vocab.d2t;
-            drafts.par_iter_mut().zip(logits.par_chunks(width)).zip(slots).for_each(|((draft, logits), &slot)| {
-                draft.push(logits, pick, d2t, || uniform(slot, step));
-            });
+    fn draft(&mut self, slots: &[usize], plan: &Plan, draws: &Draws) -> Vec<Draft> {
+        match *plan {
+            Plan::Chain { length, pick } => self.draft_chains(slots, length, pick, draws),
+            _ => self.draft_trees(slots, plan, draws),
         }
-        drafts
     }
 
-    fn memory(&self, length: usize) -> DrafterMemory {
-        // The last drafted token is never read by the layer, and the first comes from a committed row.
-        let provisional = self.newest.len() * length.saturating_sub(1) * self.cache.bytes_per_token();
+    fn memory(&self, plan: &Plan) -> DrafterMemory {
+        // A leaf is never read by the layer, and the root is a committed row.
+        let provisional = self.newest.len() * plan.expanded() * self.cache.bytes_per_token();
         let weights = self.weights + self.drafter.head.bytes() + self.drafter.head.copies();
         DrafterMemory { weights, cache: self.cache.bytes(), provisional }
     }

@@ -3,6 +3,7 @@
 use spectrain_core::evaluation::{Counted, Estimate, Evaluation, Memory, Plain, Seconds};
 use spectrain_core::rules::Rule;
 use spectrain_core::stats::{Acceptance, Arrival, Call, Definitions, Interval, Latency, Round, Timeline};
+use spectrain_core::tree::TreeKind;
 use std::collections::BTreeMap;
 
 /// `hist[j]` rounds that accepted `j` of `hist.len() - 1` drafted tokens.
@@ -53,6 +54,9 @@ pub fn evaluation(rule: Rule, temperature: f64, chat: &[usize], code: &[usize]) 
         rule,
         temperature,
         length: chat.len() - 1,
+        tree: TreeKind::Chain,
+        nodes: Some(chat.len()),
+        chain: None,
         batch: 4,
         max_new_tokens: 128,
         seed: 7,

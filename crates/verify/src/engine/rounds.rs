@@ -20,14 +20,10 @@ impl SpeculativeDecoder<'_> {
         count: usize,
     ) -> Result<(Times, Vec<Times>), RuleError> {
         let longest = requests.iter().map(|r| r.prompt.len() + r.max_new_tokens).max().unwrap_or(0);
-        let (slots, capacity) = (requests.len(), longest + self.length + 1);
-        proposer.open(slots, capacity);
-        let mut batch = Batch {
-            begun: Instant::now(),
-            slots: (0..slots).map(|_| None).collect(),
-            cache: self.target.cache(slots, capacity),
-            times: Times::default(),
-        };
+        let slots = requests.len();
+        let cache = self.open(slots, longest, proposer);
+        let mut batch =
+            Batch { begun: Instant::now(), slots: (0..slots).map(|_| None).collect(), cache, times: Times::default() };
         let mut waiting = requests.into();
         self.admit(&mut batch, &mut waiting, proposer);
         let mut listener = Listener { committed: &mut |_| ControlFlow::Continue(()), done: &mut drop };

@@ -5,7 +5,7 @@ use crate::judge::Round as Judged;
 use burn::tensor::Tensor;
 use spectrain_core::rng::{Key, Purpose};
 use spectrain_core::rules::{RuleError, Verdict};
-use spectrain_draft::proposer::{Draft, DrafterMemory, Observed, Pick, Proposer, Uniform};
+use spectrain_draft::proposer::{Draft, DrafterMemory, Draws, Observed, Pick, Plan, Proposer};
 use spectrain_model::sample::argmax;
 use spectrain_model::{Llama, Request};
 use std::collections::BTreeMap;
@@ -60,7 +60,7 @@ pub(super) fn trace(
 ) -> Result<Vec<Trace>, RuleError> {
     let judge = |round: &Judged| {
         let tokens = &round.draft.tokens;
-        let key = Key::new(SEED, round.key.request, round.position as u64, Purpose::Accept);
+        let key = Key::new(SEED, round.key.request, round.position() as u64, Purpose::Accept);
         let kept = key.below_at(0, tokens.len() + 1);
         let next = Some(argmax(round.row(kept)));
         Ok(Verdict { path: (1..=kept).collect(), tokens: tokens[..kept].to_vec(), next, fallbacks: 0 })
@@ -73,7 +73,8 @@ pub(super) fn trace(
         seed: SEED,
     };
     let mut recorder = Recorder { inner: proposer, slots: Vec::new(), logs: Vec::new() };
-    let decoder = SpeculativeDecoder { target, stop: &[], batch: BATCH, length, pick: Pick::Argmax, judge: &judge };
+    let plan = Plan::chain(length, Pick::Argmax);
+    let decoder = SpeculativeDecoder { target, stop: &[], batch: BATCH, plan, judge: &judge };
     let mut answers = BTreeMap::new();
     let requests = prompts.iter().enumerate().map(request).collect();
     decoder.run(requests, &mut recorder, |t| drop(answers.insert(t.id, t.ids)))?;
@@ -130,8 +131,8 @@ impl Proposer for Recorder<'_> {
         self.inner.observe(observed, features);
     }
 
-    fn draft(&mut self, slots: &[usize], length: usize, pick: Pick, uniform: &Uniform) -> Vec<Draft> {
-        let drafts = self.inner.draft(slots, length, pick, uniform);
+    fn draft(&mut self, slots: &[usize], plan: &Plan, draws: &Draws) -> Vec<Draft> {
+        let drafts = self.inner.draft(slots, plan, draws);
         for (&slot, draft) in slots.iter().zip(&drafts) {
             let log = &mut self.logs[self.slots[slot]];
             let known = 1 + log.handed.iter().map(|h| h.next.len()).sum::<usize>();
@@ -140,8 +141,8 @@ impl Proposer for Recorder<'_> {
         drafts
     }
 
-    fn memory(&self, length: usize) -> DrafterMemory {
-        self.inner.memory(length)
+    fn memory(&self, plan: &Plan) -> DrafterMemory {
+        self.inner.memory(plan)
     }
 
     fn committed(&self, slot: usize) -> usize {

@@ -16,11 +16,12 @@ use spectrain_core::evaluation::document::Document;
 use spectrain_core::recipe::Recipe;
 use spectrain_core::reconciliation::Reconciliation;
 use spectrain_core::rules::Rule;
+use spectrain_core::tree::TreeKind;
 use spectrain_core::waterfall::Waterfall;
 use spectrain_data::weights::write_atomically;
 use spectrain_draft::Checkpoint;
 use spectrain_draft::checkpoint::DrafterConfig;
-use spectrain_report::{Report, table, waterfall_table};
+use spectrain_report::{Report, table, tree_table, waterfall_table};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use suite::Suite;
@@ -40,13 +41,14 @@ pub fn run(args: EvalArgs) -> Result<(), Failure> {
     let recipe = recipe_of(&args.checkpoint)?;
     let asked = args.target.as_deref().unwrap_or(&checkpoint.provenance.target);
     let target = stage::locate_target(asked, false)?;
-    let plan = plan(&args, &recipe)?;
+    let tree = tree(&args, &recipe)?;
+    let plan = plan(&args, &recipe, &tree)?;
     args.json.iter().chain(&args.report).try_for_each(|path| has_directory(path))?;
     let files = suite::files(&args.prompts, &recipe.eval.prompts);
     let suite = Suite::read(&files, args.limit.unwrap_or(recipe.eval.limit))?;
     let setup = Setup::load(target.clone(), &device, |_| Ok(()))?;
     checkpoint.check_target(&setup.target_hash, setup.tokenizer.content_hash(), &target).request()?;
-    let longest = plan.lengths.iter().max().copied().unwrap_or(0);
+    let longest = plan.lengths.iter().max().copied().unwrap_or(0).max(tree.nodes().unwrap_or(0));
     let suite = suite.fitting(&setup, plan.max_new_tokens + longest + 1)?;
     let found = match args.no_reconcile {
         true => None,
@@ -56,17 +58,18 @@ pub fn run(args: EvalArgs) -> Result<(), Failure> {
         true => profile::profile(&args, &setup, &checkpoint, &suite.prompts, &plan)?,
         false => String::new(),
     };
-    let mut curves = stage::evaluate(&setup, &checkpoint, &suite.prompts, &plan)?;
+    let mut curves = stage::evaluate_trees(&setup, &checkpoint, &suite.prompts, &plan, &tree)?;
     let found = found.map(|found| stage::with_figures(found, std::mem::take(&mut curves.figures)));
     let waterfalls = match args.waterfall {
         true => waterfalls(&args, &setup, &checkpoint, &recipe, (&suite, &plan), &curves.evaluations)?,
         false => Vec::new(),
     };
     let conclusions = profile::conclusions(&args, &curves.evaluations)?;
-    let text = costs + &table(&curves.evaluations, args.task) + &waterfall_table(&waterfalls) + &conclusions;
+    let beside = tree_table(&curves.evaluations);
+    let text = costs + &table(&curves.evaluations, args.task) + &beside + &waterfall_table(&waterfalls) + &conclusions;
     show(args.json.as_deref(), &text);
     if let Some(path) = &args.json {
-        let settings = settings(&args, &plan, &setup, &checkpoint, &suite);
+        let settings = settings(&args, (&plan, &tree), &setup, &checkpoint, &suite);
         let (waterfalls, reconciliation) = (waterfalls.clone(), found.clone());
         let document = Document::new(settings, &curves.evaluations);
         write_json(path, &Document { waterfalls, reconciliation, ..document })?;
@@ -100,8 +103,23 @@ fn reconcile(
     Ok(found)
 }
 
+/// What is drafted, refused beside what exists for chains only.
+fn tree(args: &EvalArgs, recipe: &Recipe) -> Result<TreeKind, Failure> {
+    let tree = args.tree.clone().unwrap_or_else(|| recipe.eval.tree.clone());
+    let of_chains = args.profile || args.waterfall || args.advice;
+    if of_chains && tree != TreeKind::Chain {
+        // Only the recipe can have said so.
+        return Err(anyhow!("eval.tree is \"{tree}\", and --profile, --waterfall and --advice are about chains"))
+            .request();
+    }
+    if tree.depth().is_some() && !args.lengths.is_empty() {
+        return Err(anyhow!("--lengths: {tree} trees say their own depth")).request();
+    }
+    Ok(tree)
+}
+
 /// What is measured, refused where the rule forbids it.
-fn plan(args: &EvalArgs, recipe: &Recipe) -> Result<EvalPlan, Failure> {
+fn plan(args: &EvalArgs, recipe: &Recipe, tree: &TreeKind) -> Result<EvalPlan, Failure> {
     let temperatures = if args.temperatures.is_empty() { TEMPERATURES.to_vec() } else { args.temperatures.clone() };
     let rule = args.rule.unwrap_or(recipe.verifier.rule);
     // A drafter that is to serve greedily has a greedy curve only, unless more is asked for.
@@ -113,15 +131,14 @@ fn plan(args: &EvalArgs, recipe: &Recipe) -> Result<EvalPlan, Failure> {
         return Err(anyhow!("--rule greedy is exact at temperature 0 only; use token or sampled-match above it"))
             .request();
     }
-    if spectrain_verify::judge::judge(rule).is_none() {
-        return Err(anyhow!("--rule {rule} cannot judge chains of drafted tokens; use token, block or sampled-match"))
-            .request();
-    }
+    let exact = temperatures.iter().try_for_each(|&temperature| tree.check(rule.at(temperature)));
+    exact.map_err(|error| anyhow!("--rule {rule}, --tree {tree}: {error}")).request()?;
     Ok(EvalPlan {
         rule,
         temperatures,
         lengths: match (args.lengths.is_empty(), args.profile) {
             (true, true) => profile::LENGTHS.collect(),
+            (true, false) if *tree != TreeKind::Chain => vec![recipe.eval.length],
             (true, false) => LENGTHS.to_vec(),
             (false, _) => args.lengths.clone(),
         },
@@ -166,7 +183,7 @@ fn has_directory(path: &Path) -> Result<(), Failure> {
 /// The document's settings.
 fn settings(
     args: &EvalArgs,
-    plan: &EvalPlan,
+    (plan, tree): (&EvalPlan, &TreeKind),
     setup: &Setup,
     checkpoint: &Checkpoint,
     suite: &Suite,
@@ -183,6 +200,7 @@ fn settings(
         "device": args.device,
         "dtype": "f32",
         "rule": plan.rule,
+        "tree": tree,
         "temperatures": plan.temperatures,
         "lengths_measured": plan.lengths,
         "batch": plan.batch,
