@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use burn::tensor::{Device, DeviceType, Tensor, TensorData, Tolerance};
 use spectrain_kernels::cached_attention::{CachedPlan, Heads, LayerCache, Segment, cached_attention};
-use spectrain_kernels::draft_loss::{Accepted, DraftLoss, Problem, StepRows, draft_loss, log_denominator};
+use spectrain_kernels::draft_loss::{Accepted, DraftLoss, Problem, StepRows, Weighting, draft_loss, log_denominator};
 use spectrain_kernels::is_fused;
 use spectrain_kernels::product::Head;
 use spectrain_kernels::rms_norm::rms_norm;
@@ -120,6 +120,7 @@ fn losses_and_their_gradients() {
                 weights: vec![1.0, 0.7],
                 labels: vec![Some(3), None, Some(39), Some(0), Some(7)],
                 loss,
+                weighting: Weighting::Fixed,
                 accepted: Accepted::TargetOnly,
             };
             let steps = draft_loss(students, teacher, lse.clone(), problem);

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use burn::tensor::{Device, Distribution, Tensor};
-use spectrain_kernels::draft_loss::{Accepted, DraftLoss, Problem, draft_loss};
+use spectrain_kernels::draft_loss::{Accepted, DraftLoss, Problem, Weighting, draft_loss};
 use spectrain_kernels::product::Head;
 
 /// Bytes of a line of the process's status.
@@ -28,6 +28,7 @@ fn two_thousand_rows_of_a_large_vocabulary_stay_under_300_megabytes() {
         weights: vec![1.0],
         labels: vec![None; ROWS],
         loss: DraftLoss::Kl,
+        weighting: Weighting::Fixed,
         accepted: Accepted::Overlap,
     };
     let run =

@@ -6,7 +6,7 @@ use half::bf16;
 use spectrain_core::loss::{Loss, Row, Temperature};
 use spectrain_data::store::FeatureRow;
 use spectrain_draft::{Eagle3, Eagle3Drafter, Objective, StepLoss, TrainBatch};
-use spectrain_kernels::draft_loss::{Accepted, DraftLoss, log_denominator};
+use spectrain_kernels::draft_loss::{Accepted, DraftLoss, Weighting, log_denominator};
 use spectrain_kernels::rope::indices;
 use spectrain_model::{Llama, host_rows};
 use spectrain_train::{MetricSink, Record, Start, TrainConfig, Trainer};
@@ -44,7 +44,13 @@ pub fn rows(target: &Llama) -> Vec<FeatureRow> {
 }
 
 pub fn objective(loss: DraftLoss) -> Objective {
-    Objective { loss, accepted: Accepted::Overlap, feature_weight: 0.0, step_weights: vec![1.0, 0.7, 0.4] }
+    Objective {
+        loss,
+        weighting: Weighting::Fixed,
+        accepted: Accepted::Overlap,
+        feature_weight: 0.0,
+        step_weights: vec![1.0, 0.7, 0.4],
+    }
 }
 
 /// The whole loss on the tape, in plain operations, one step after the other.
@@ -198,6 +204,7 @@ fn trained(ahead: usize) -> f64 {
     let rows = canary(&target, ahead);
     let objective = Objective {
         loss: DraftLoss::Kl,
+        weighting: Weighting::Fixed,
         accepted: Accepted::Overlap,
         feature_weight: 0.0,
         step_weights: vec![1.0; STEPS],

@@ -11,7 +11,7 @@ use half::bf16;
 use spectrain_data::draft_vocab::DraftVocab;
 use spectrain_data::store::FeatureRow;
 use spectrain_draft::{Eagle3, Eagle3Config, Eagle3Drafter, Objective, TapScale, TrainBatch};
-use spectrain_kernels::draft_loss::{Accepted, DraftLoss};
+use spectrain_kernels::draft_loss::{Accepted, DraftLoss, Weighting};
 use spectrain_kernels::memory::keep_pages;
 use spectrain_kernels::product::{Head, Projection};
 use spectrain_kernels::rope::RopeTable;
@@ -117,7 +117,13 @@ fn main() {
     let adamw = OptimiserConfig { matrices: MatrixUpdate::AdamW, betas: (0.9, 0.95), eps: 1e-8, weight_decay: 0.0 };
     let mut optimiser = adamw.init(&weights);
     let step_weights = vec![1.0; steps];
-    let objective = Objective { loss: DraftLoss::Kl, accepted: Accepted::Overlap, feature_weight: 0.0, step_weights };
+    let objective = Objective {
+        loss: DraftLoss::Kl,
+        weighting: Weighting::Fixed,
+        accepted: Accepted::Overlap,
+        feature_weight: 0.0,
+        step_weights,
+    };
     let mut step = || {
         let start = Instant::now();
         let batch = TrainBatch::new(&rows.iter().collect::<Vec<_>>(), steps, &device).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::batch::TrainBatch;
 use burn::tensor::{IndexingUpdateOp, Tensor};
-use spectrain_kernels::draft_loss::{Accepted, DraftLoss, Problem, StepRows, draft_loss};
+use spectrain_kernels::draft_loss::{Accepted, DraftLoss, Problem, StepRows, Weighting, draft_loss};
 use spectrain_kernels::product::Head;
 use spectrain_kernels::rope::indices;
 
@@ -11,6 +11,8 @@ use spectrain_kernels::rope::indices;
 pub struct Objective {
     /// Loss of one row.
     pub loss: DraftLoss,
+    /// How the rows of a chain are weighed, beside `step_weights`.
+    pub weighting: Weighting,
     /// What counts as acceptance in the sums.
     pub accepted: Accepted,
     /// Weight of the feature loss, smooth L1 between the head inputs of drafter and target, mean over dimensions
@@ -59,6 +61,7 @@ impl Objective {
             weights: weights.clone(),
             labels,
             loss: self.loss,
+            weighting: self.weighting,
             accepted: self.accepted,
         };
         let found = draft_loss(hidden.clone(), batch.target_hidden.clone(), batch.target_lse.clone(), problem);

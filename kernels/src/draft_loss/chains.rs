@@ -1,7 +1,7 @@
 //! Chains of unroll steps: which rows they are, and what each row counts in a loss of the whole chain.
 
-use super::DraftLoss;
 pub(super) use super::row::Factor;
+use super::{DraftLoss, Problem, Weighting};
 
 /// A few chains that are evaluated together.
 pub(super) struct Block {
@@ -61,12 +61,42 @@ fn block(chains: &[(usize, Vec<(usize, usize)>)]) -> Block {
 pub(super) struct Link {
     pub alpha: f32,
     pub ratio: f32,
+    /// `q` of the token.
+    pub share: f32,
+}
+
+/// What each row of a chain counts under `weighting`. Steps that are not supervised change nothing.
+fn weights(weighting: Weighting, links: &[Link]) -> Vec<f32> {
+    match weighting {
+        Weighting::Fixed => vec![1.0; links.len()],
+        Weighting::Accepted => before(links.iter().map(|link| link.alpha)),
+        Weighting::DPace => {
+            let smoothed = links.iter().map(|link| 0.5 + 0.5 * link.share);
+            let through: Vec<f32> = before(smoothed.clone()).into_iter().zip(smoothed).map(|(b, s)| b * s).collect();
+            (0..links.len()).map(|j| through[j..].iter().sum()).collect()
+        }
+    }
+}
+
+/// Products of the values before each.
+fn before(values: impl Iterator<Item = f32>) -> Vec<f32> {
+    values.scan(1.0, |product, value| Some(std::mem::replace(product, *product * value))).collect()
+}
+
+/// What each row of a chain counts, and its share of the value where the chain as a whole has one.
+pub(super) fn parts(problem: &Problem, rows: &[Row], links: &[Link]) -> Vec<(Factor, Option<f32>)> {
+    if problem.loss.is_chain() {
+        let of_chain = factors(problem.loss, rows, links, problem.pairs.len());
+        return of_chain.into_iter().map(|(factor, share)| (factor, Some(share))).collect();
+    }
+    let weighed = weights(problem.weighting, links).into_iter();
+    weighed.map(|scale| (Factor { scale, ..Factor::ALONE }, None)).collect()
 }
 
 /// What each row of a chain of `steps` steps counts, and its share of the value `1 - length / steps`.
 ///
 /// The chain is what is supervised from step 0 on without a gap; rows behind a gap count nothing.
-pub(super) fn factors(loss: DraftLoss, rows: &[Row], links: &[Link], steps: usize) -> Vec<(Factor, f32)> {
+fn factors(loss: DraftLoss, rows: &[Row], links: &[Link], steps: usize) -> Vec<(Factor, f32)> {
     let length = rows.iter().enumerate().take_while(|(i, row)| row.step == *i).count();
     // The chance that the verifier goes on behind a row: that of the drafted token or, for a text sampled from the
     // target, that of its own token (spectrain_core::loss::exact_length).

@@ -1,8 +1,8 @@
 //! The CPU form: head, loss and the way back for a few chains at a time, so that no table of all logits exists.
 
-use super::chains::{Block, Factor, Link, Row, blocks, factors};
+use super::chains::{Block, Factor, Link, Row, blocks, parts};
 use super::row::{Norm, Statistics, norm};
-use super::{Accepted, Problem};
+use super::{Accepted, Problem, Weighting};
 use crate::flex;
 use crate::matrix::View;
 use crate::product::Panels;
@@ -142,23 +142,24 @@ impl Work<'_> {
         target: impl Fn(&Row) -> &'b [f32],
         token: impl Fn(&Row) -> Option<usize>,
     ) -> Vec<(Factor, Option<f32>)> {
-        let loss = self.problem.loss;
-        if !loss.is_chain() {
+        let Problem { loss, weighting, .. } = *self.problem;
+        if !loss.is_chain() && weighting == Weighting::Fixed {
             return vec![(Factor::ALONE, None); statistics.len()];
         }
         let words = self.words();
         let link = |(i, row): (usize, &Row)| {
             let z = &logits[i * words..(i + 1) * words];
             let ratio = token(row).map_or(0.0, |x| statistics[i].ratio(z[x], target(row)[x]));
-            Link { alpha: statistics[i].alpha(), ratio }
+            let share = token(row).map_or(0.0, |x| statistics[i].share(z[x]));
+            Link { alpha: statistics[i].alpha(), ratio, share }
         };
         let links: Vec<Link> = self.block.rows.iter().enumerate().map(link).collect();
         let mut start = 0;
         let chain = |rows: &[Row]| {
             let links = &links[start..start + rows.len()];
             start += rows.len();
-            factors(loss, rows, links, self.problem.pairs.len())
+            parts(self.problem, rows, links)
         };
-        self.block.chains().flat_map(chain).map(|(factor, share)| (factor, Some(share))).collect()
+        self.block.chains().flat_map(chain).collect()
     }
 }

@@ -63,6 +63,18 @@ pub enum Accepted {
     TargetOnly,
 }
 
+/// How the rows of a chain are weighed against one another, beside [`Problem::weights`]. The weights depend on the
+/// drafter and are held constant in the gradient.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Weighting {
+    /// All alike.
+    Fixed,
+    /// By the chance that the verifier gets so far: the product of the earlier rows' overlaps.
+    Accepted,
+    /// D-PACE: row `j` counts `Σ_{m >= j} Π_{i <= m} (1 + q_i) / 2`, with `q_i` the drafter's share of the text's token.
+    DPace,
+}
+
 /// What is asked of the drafter, and by which head.
 pub struct Problem {
     /// Frozen output head over the draft vocabulary.
@@ -75,6 +87,8 @@ pub struct Problem {
     pub labels: Vec<Option<u32>>,
     /// The loss.
     pub loss: DraftLoss,
+    /// Weights within a chain; losses of chains weigh their steps themselves.
+    pub weighting: Weighting,
     /// The figure beside it.
     pub accepted: Accepted,
 }

@@ -1,7 +1,7 @@
 //! The same in plain tensor operations, block after block: every device, and what the CPU form is compared with.
 
-use super::chains::{Block, Link, blocks, factors};
-use super::{Accepted, DraftLoss, Problem};
+use super::chains::{Block, Factor, Link, Row, blocks, parts};
+use super::{Accepted, DraftLoss, Problem, Weighting};
 use crate::rope::indices;
 use burn::tensor::{Tensor, TensorData, activation};
 
@@ -56,11 +56,17 @@ fn losses(
         Accepted::TargetOnly => log_p.clone().gather(1, log_q.clone().argmax(1)).exp(),
     };
     let weight = column(block.rows.iter().map(|r| problem.weights[r.step]).collect());
-    let (value, gradient) = if problem.loss.is_chain() {
-        of_chains(log_q, log_p, log_alpha, block, problem)
-    } else {
-        of_rows(problem.loss, log_q, log_p, activation::log_softmax(target, 1), log_alpha)
+    let fixed = !problem.loss.is_chain() && problem.weighting == Weighting::Fixed;
+    let chained = (!fixed).then(|| Chained::new(&log_q, &log_p, &log_alpha, block, problem));
+    let (mut value, mut gradient) = match &chained {
+        Some(chained) if problem.loss.is_chain() => chained.of_chains(&log_q, &log_p),
+        _ => of_rows(problem.loss, log_q, log_p, activation::log_softmax(target, 1), log_alpha),
     };
+    if let Some(chained) = chained {
+        gradient = gradient * column(chained.parts.iter().map(|(factor, _)| factor.scale).collect());
+        let shares: Option<Vec<f32>> = chained.parts.iter().map(|(_, share)| *share).collect();
+        value = shares.map_or(value, column);
+    }
     (gradient * weight, Tensor::cat(vec![value, accepted], 1))
 }
 
@@ -116,44 +122,48 @@ fn total_variation(log_q: &Tensor<2>, log_p: &Tensor<2>) -> Tensor<2> {
     q * (mass - under)
 }
 
-/// As [`of_rows`], for losses of whole chains.
-fn of_chains(
-    log_q: Tensor<2>,
-    log_p: Tensor<2>,
-    log_alpha: Tensor<2>,
-    block: &Block,
-    problem: &Problem,
-) -> (Tensor<2>, Tensor<2>) {
-    let device = log_q.device();
-    let host = |x: Tensor<2>| -> Vec<f32> { x.into_data().try_to_vec().expect("an f32 tensor") };
-    let token = |r: &super::chains::Row| problem.labels[block.targets[r.target]];
-    let labels: Vec<u32> = block.rows.iter().map(|r| token(r).unwrap_or(0)).collect();
-    let rows = labels.len();
-    let words = log_q.dims()[1];
-    let hot: Vec<f32> = labels.iter().flat_map(|&x| (0..words).map(move |w| f32::from(w == x as usize))).collect();
-    let hot = Tensor::<2>::from_data(TensorData::new(hot, [rows, words]), &device);
-    let ratio = host(((log_q.clone() - log_p.clone()) * hot.clone()).sum_dim(1).exp());
-    let known = |i: usize| token(&block.rows[i]).is_some();
-    let links: Vec<Link> = host(log_alpha.exp())
-        .into_iter()
-        .zip(&ratio)
-        .enumerate()
-        .map(|(i, (alpha, &ratio))| Link { alpha, ratio: if known(i) { ratio } else { 0.0 } })
-        .collect();
-    let mut start = 0;
-    let chain = |chain: &[super::chains::Row]| {
-        let links = &links[start..start + chain.len()];
-        start += chain.len();
-        factors(problem.loss, chain, links, problem.pairs.len())
-    };
-    let parts: Vec<_> = block.chains().flat_map(chain).collect();
-    let column = |values: Vec<f32>| Tensor::<2>::from_data(TensorData::new(values, [rows, 1]), &device);
-    let scale = column(parts.iter().map(|(f, _)| f.scale).collect());
-    // Acceptance of the token gains nothing once the drafter gives it what the target does.
-    let worth = |i: usize| if known(i) && ratio[i] < 1.0 { parts[i].0.worth } else { 0.0 };
-    let worth = column((0..rows).map(worth).collect());
-    let gradient = total_variation(&log_q, &log_p) - worth * (hot - log_q.exp());
-    (column(parts.iter().map(|(_, share)| *share).collect()), gradient * scale)
+/// What the rows of a block are within their chains.
+struct Chained {
+    parts: Vec<(Factor, Option<f32>)>,
+    /// One at each row's token, `[rows, draft vocabulary]`.
+    hot: Tensor<2>,
+    /// What more of `q` on that token is worth, `[rows, 1]`.
+    worth: Tensor<2>,
+}
+
+impl Chained {
+    fn new(log_q: &Tensor<2>, log_p: &Tensor<2>, log_alpha: &Tensor<2>, block: &Block, problem: &Problem) -> Self {
+        let device = log_q.device();
+        let host = |x: Tensor<2>| -> Vec<f32> { x.into_data().try_to_vec().expect("an f32 tensor") };
+        let [rows, words] = log_q.dims();
+        let tokens: Vec<Option<u32>> = block.rows.iter().map(|r| problem.labels[block.targets[r.target]]).collect();
+        let hot = tokens.iter().flat_map(|x| (0..words).map(move |w| f32::from(*x == Some(w as u32)))).collect();
+        let hot = Tensor::<2>::from_data(TensorData::new::<f32, _>(hot, [rows, words]), &device);
+        // A row without a token has zeros for ones, hence a ratio and a share of 1 that do not count.
+        let at_token = |x: Tensor<2>| host((x * hot.clone()).sum_dim(1).exp());
+        let ratio = at_token(log_q.clone() - log_p.clone());
+        let share = at_token(log_q.clone());
+        let alpha = host(log_alpha.clone().exp());
+        let known = |i: usize, value: f32| if tokens[i].is_some() { value } else { 0.0 };
+        let link = |i: usize| Link { alpha: alpha[i], ratio: known(i, ratio[i]), share: known(i, share[i]) };
+        let links: Vec<Link> = (0..rows).map(link).collect();
+        let mut start = 0;
+        let chain = |chain: &[Row]| {
+            let links = &links[start..start + chain.len()];
+            start += chain.len();
+            parts(problem, chain, links)
+        };
+        let parts: Vec<_> = block.chains().flat_map(chain).collect();
+        // Acceptance of the token gains nothing once the drafter gives it what the target does.
+        let worth = (0..rows).map(|i| known(i, if ratio[i] < 1.0 { parts[i].0.worth } else { 0.0 })).collect();
+        Self { parts, hot, worth: Tensor::from_data(TensorData::new::<f32, _>(worth, [rows, 1]), &device) }
+    }
+
+    /// As [`of_rows`], for losses of whole chains: `1 - α` and what the token is worth.
+    fn of_chains(&self, log_q: &Tensor<2>, log_p: &Tensor<2>) -> (Tensor<2>, Tensor<2>) {
+        let gain = self.worth.clone() * (self.hot.clone() - log_q.clone().exp());
+        (self.worth.zeros_like(), total_variation(log_q, log_p) - gain)
+    }
 }
 
 fn log_sum_exp(x: Tensor<2>) -> Tensor<2> {

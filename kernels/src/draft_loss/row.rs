@@ -68,6 +68,11 @@ impl Statistics {
         z.iter().position(|&z| z == self.q.top).map_or(0.0, |token| exp(self.p.of(t[token])))
     }
 
+    /// `q` of the token with this logit.
+    pub fn share(&self, z: f32) -> f32 {
+        exp(self.q.of(z))
+    }
+
     /// `q/p` of the token with these logits.
     pub fn ratio(&self, z: f32, t: f32) -> f32 {
         exp((self.q.of(z) - self.p.of(t)).min(88.0))
@@ -87,6 +92,7 @@ impl Statistics {
     ) -> f32 {
         scratch.resize(z.len(), 0.0);
         let Self { q, p, own, log_alpha, sides } = *self;
+        let weight = weight * factor.scale;
         match loss {
             DraftLoss::Kl => forward_kl(z, t, q, own, 1.0, weight, scratch),
             DraftLoss::CrossEntropy => forward_kl(z, t, q, own, 0.0, weight, scratch),
@@ -104,7 +110,6 @@ impl Statistics {
             DraftLoss::TotalVariation | DraftLoss::EndToEndTv | DraftLoss::ExactLength => {
                 let under = token.filter(|&x| q.of(z[x]) < p.of(t[x]));
                 let worth = if under.is_some() { factor.worth } else { 0.0 };
-                let weight = weight * factor.scale;
                 total_variation(z, t, q, p, [sides[0] + worth, sides[1] - worth], weight);
                 if let Some(x) = under {
                     z[x] -= weight * worth;

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::row::{Factor, Statistics, log_denominator, norm};
-use super::{Accepted, DraftLoss, Problem, StepRows, draft_loss, reference};
+use super::{Accepted, DraftLoss, Problem, StepRows, Weighting, draft_loss, reference};
 use crate::product::Head;
 use burn::tensor::{Device, Tensor, TensorData};
 use spectrain_core::loss::{ChainStep, Loss, Row, Temperature, end_to_end_tv, exact_length};
@@ -54,6 +54,7 @@ impl Case {
             weights: if loss.is_chain() { vec![0.5; STEPS] } else { vec![0.5, 0.3, 0.2] },
             labels: (0..TARGETS).map(|i| (i % 5 != 3).then_some((i * 7 % words) as u32)).collect(),
             loss,
+            weighting: Weighting::Fixed,
             accepted: Accepted::Overlap,
         };
         Self {
@@ -234,6 +235,41 @@ fn the_plain_form_is_the_same() {
         let value: f64 = metrics.chunks_exact(2).map(|m| m[0]).sum();
         let fused: f64 = found.iter().map(|s| s.loss).sum();
         assert!((fused / value - 1.0).abs() < 2e-6, "{loss:?}: {fused} against {value}");
+    }
+}
+
+/// The gradients of a chain's rows under a weighting are those of the same rows alone, times weights from their f64
+/// overlaps and shares.
+#[test]
+fn weights_within_a_chain_follow_its_overlaps_and_shares() {
+    for weighting in [Weighting::Accepted, Weighting::DPace] {
+        let case = |weighting| {
+            let case = Case::new(70, DraftLoss::Kl);
+            Case { problem: Problem { weighting, ..case.problem }, ..case }
+        };
+        let alone = case(Weighting::Fixed);
+        let mut expected = Expected::of_rows(&alone, Loss::Kl).gradient;
+        for query in 0..QUERIES {
+            let steps: Vec<(usize, usize)> =
+                (0..STEPS).filter_map(|k| Some((k, alone.problem.pairs[k].iter().find(|p| p.0 == query)?.1))).collect();
+            let row = |&(k, target): &(usize, usize)| alone.row(query, k, target);
+            let share =
+                |s: &(usize, usize)| alone.problem.labels[s.1].map_or(0.0, |x| row(s).log_q()[x as usize].exp());
+            let product = |count: usize, of: &dyn Fn(&(usize, usize)) -> f64| steps[..count].iter().map(of).product();
+            for (i, (k, _)) in steps.iter().enumerate() {
+                let weight: f64 = match weighting {
+                    Weighting::DPace => (i..steps.len()).map(|m| product(m + 1, &|s| 0.5 + 0.5 * share(s))).sum(),
+                    _ => product(i, &|s| row(s).overlap().alpha()),
+                };
+                let at = (k * QUERIES + query) * WIDTH;
+                expected[at..at + WIDTH].iter_mut().for_each(|g| *g *= weight);
+            }
+        }
+        let found = gradient(&case(weighting).fused());
+        assert!(relative(&found, &expected) < 1e-6, "{weighting:?}");
+        let (students, teacher, lse) = case(weighting).inputs();
+        let (plain, _) = reference::evaluate(Tensor::cat(students, 0), teacher, lse, QUERIES, &case(weighting).problem);
+        assert!(relative(&host(plain), &expected) < 2e-6, "{weighting:?} in plain operations");
     }
 }
 

@@ -295,7 +295,7 @@ unsafe fn tile<const R: usize>(part: Part, out: *mut f32, stride: usize) {
             let b = lines.add(i * WIDTH);
             if !part.ahead.is_null() {
                 for j in 0..3 {
-                    _mm_prefetch::<_MM_HINT_T0>(part.ahead.wrapping_add(i * 3 + j).cast());
+                    _mm_prefetch::<_MM_HINT_T1>(part.ahead.wrapping_add(i * 3 + j).cast());
                 }
             }
             let b = [_mm512_load_ps(b), _mm512_load_ps(b.add(16)), _mm512_load_ps(b.add(32))];

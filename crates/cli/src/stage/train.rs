@@ -11,12 +11,12 @@ use anyhow::{Context, anyhow};
 use half::bf16;
 use serde_json::json;
 use spectrain_core::evaluation::Evaluation;
-use spectrain_core::recipe::{Drafter, LossKind, Optimizer, Recipe, Reward, Train};
+use spectrain_core::recipe::{Drafter, LossKind, Optimizer, Recipe, Reward, StepWeighting, Train};
 use spectrain_data::draft_vocab::{DraftVocab, count_tokens};
 use spectrain_data::store::{FeatureRow, StoreReader, sha256};
 use spectrain_draft::checkpoint::Provenance;
 use spectrain_draft::{Checkpoint, Eagle3, Eagle3Config, Eagle3Drafter, Objective, TapScale};
-use spectrain_kernels::draft_loss::{Accepted, DraftLoss};
+use spectrain_kernels::draft_loss::{Accepted, DraftLoss, Weighting};
 use spectrain_train::{
     JsonLines, MatrixUpdate, Measure, MetricSink, OptimiserConfig, Record, Skipped, Snapshot, Start, TensorBoard,
     TrainConfig, TrainError, Trainer, Update, named, read_records, supervise_prompts,
@@ -305,7 +305,12 @@ pub fn objective(recipe: &Recipe) -> Objective {
         Reward::Overlap => Accepted::Overlap,
         Reward::TargetOnly => Accepted::TargetOnly,
     };
-    Objective { loss, accepted, feature_weight: recipe.loss.feature_weight as f32, step_weights }
+    let weighting = match recipe.loss.weighting {
+        StepWeighting::Fixed => Weighting::Fixed,
+        StepWeighting::Accepted => Weighting::Accepted,
+        StepWeighting::DPace => Weighting::DPace,
+    };
+    Objective { loss, weighting, accepted, feature_weight: recipe.loss.feature_weight as f32, step_weights }
 }
 
 /// Knobs of the loop.

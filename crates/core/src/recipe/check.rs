@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use super::error::PlanError;
-use super::kinds::LossKind;
+use super::kinds::{LossKind, StepWeighting};
 use super::tables::{Drafter, Eagle3};
 use super::{Data, Eval, Loss, Recipe, ScheduleShape, Train, Verifier};
 use crate::rules::{Guarantee, Proposals, Rule};
@@ -126,6 +126,8 @@ fn check_loss(loss: &Loss) -> Result<(), Fault> {
     let chain = loss.kind.is_some_and(LossKind::is_chain);
     let plain = !chain || loss.step_weights.is_none();
     must(plain, "loss.step_weights", &loss.step_weights, "left out: this kind weighs its steps itself")?;
+    let fixed = !chain || loss.weighting == StepWeighting::Fixed;
+    must(fixed, "loss.weighting", &loss.weighting, "\"fixed\": this kind weighs its steps itself")?;
     let feature = loss.feature_weight;
     must(feature.is_finite() && feature >= 0.0, "loss.feature_weight", &feature, "0 or more")?;
     let Some(weights) = &loss.step_weights else {

@@ -30,6 +30,18 @@ pub enum LossKind {
     ExactLength,
 }
 
+/// How the unroll steps of a row are weighed against one another, beside their fixed weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StepWeighting {
+    /// All alike.
+    Fixed,
+    /// By the chance that the verifier gets so far, from the drafter's own overlaps.
+    Accepted,
+    /// D-PACE: by what the step and those behind it add to the accepted length, from the drafter's share of each token.
+    DPace,
+}
+
 impl LossKind {
     /// Whether the unroll steps of a row are one loss, which weighs them itself.
     pub fn is_chain(self) -> bool {

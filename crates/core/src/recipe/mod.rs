@@ -19,7 +19,7 @@ use serde::Serialize;
 
 pub use check::TargetFacts;
 pub use error::{PlanError, RecipeError};
-pub use kinds::{DraftVocab, LossKind, Optimizer, ScheduleShape};
+pub use kinds::{DraftVocab, LossKind, Optimizer, ScheduleShape, StepWeighting};
 pub use reward::Reward;
 pub use tables::{Data, Drafter, Eagle3, Eval, Loss, Store, Target, Train, Verifier};
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::kinds::{DraftVocab, LossKind, Optimizer, ScheduleShape};
+use super::kinds::{DraftVocab, LossKind, Optimizer, ScheduleShape, StepWeighting};
 use super::reward::Reward;
 use crate::rules::Rule;
 use crate::tree::TreeKind;
@@ -139,6 +139,9 @@ table! {
         unroll: usize = 4,
         /// Weight of unroll step k is `step_decay`^k, k from 0.
         step_decay: f64 = 0.8,
+        /// `"fixed"`, `"accepted"` (by the chance that the verifier gets so far) or `"d-pace"`: how steps are weighed
+        /// beside `step_decay`, by what the drafter can do at the time. Kinds for whole chains do it themselves.
+        weighting: StepWeighting = StepWeighting::Fixed,
         /// Weight of the distance between the drafter's and the target's hidden state before the head (smooth L1, mean
         /// over its dimensions), added to the loss: more to learn from each token where the data are few.
         feature_weight: f64 = 0.0,

@@ -50,6 +50,7 @@ eta = 3.0
 temperature = 1.0
 unroll = 4
 step_decay = 0.8
+weighting = "fixed"
 feature_weight = 0.0
 # kind is not set
 # step_weights is not set
