@@ -1,7 +1,7 @@
 //! The CPU form: head, loss and the way back for a few chains at a time, so that no table of all logits exists.
 
 use super::chains::{Block, Factor, Link, Row, blocks, parts};
-use super::row::{Norm, Statistics, norm};
+use super::row::{Statistics, Target};
 use super::{Accepted, Problem, Weighting};
 use crate::flex;
 use crate::matrix::View;
@@ -65,6 +65,8 @@ struct Buffers {
     inputs: Vec<f32>,
     student: Vec<f32>,
     target: Vec<f32>,
+    /// The target's distributions beside its logits.
+    masses: Vec<f32>,
     row: Vec<f32>,
 }
 
@@ -81,7 +83,7 @@ impl Work<'_> {
     fn run(&self, buffers: &mut Buffers) -> Found {
         let Tables { students, teacher, queries, width, .. } = *self.tables;
         let rows = &self.block.rows;
-        let Buffers { inputs, student: logits, target, row: scratch } = buffers;
+        let Buffers { inputs, student: logits, target, masses, row: scratch } = buffers;
         let teacher = self.block.targets.iter().map(|&i| &teacher[i * width..(i + 1) * width]);
         self.logits(teacher, inputs, target);
         let student = |row: &Row| {
@@ -89,7 +91,8 @@ impl Work<'_> {
             &students[at * width..(at + 1) * width]
         };
         self.logits(rows.iter().map(student), inputs, logits);
-        let metrics = self.losses(logits, target, scratch);
+        masses.resize(target.len(), 0.0);
+        let metrics = self.losses(logits, target, masses, scratch);
         let mut gradient = flex::zeros(rows.len() * width);
         self.back.multiply_alone(View::new(logits, rows.len(), self.words(), self.words()), &mut gradient);
         Found { gradient, metrics }
@@ -110,15 +113,14 @@ impl Work<'_> {
     }
 
     /// Replaces the drafter's logits by their gradients.
-    fn losses(&self, logits: &mut [f32], target: &[f32], scratch: &mut Vec<f32>) -> Vec<[f32; 2]> {
+    fn losses(&self, logits: &mut [f32], target: &[f32], masses: &mut [f32], scratch: &mut Vec<f32>) -> Vec<[f32; 2]> {
         let (words, problem) = (self.words(), self.problem);
-        let own: Vec<Norm> = target.chunks_exact(words).map(|t| norm(t, scratch)).collect();
-        let of = |row: &Row| &target[row.target * words..(row.target + 1) * words];
+        let rows = self.block.targets.iter().zip(target.chunks_exact(words)).zip(masses.chunks_exact_mut(words));
+        let read = |((&at, logits), mass)| Target::new(logits, self.tables.lse[at], mass, scratch);
+        let targets: Vec<Target> = rows.map(read).collect();
+        let of = |row: &Row| &targets[row.target];
         let token = |row: &Row| problem.labels[self.block.targets[row.target]].map(|x| x as usize);
-        let read = |(row, z): (&Row, &[f32])| {
-            let lse = self.tables.lse[self.block.targets[row.target]];
-            Statistics::new(z, of(row), lse, own[row.target], scratch)
-        };
+        let read = |(row, z): (&Row, &[f32])| Statistics::new(z, of(row), scratch);
         let statistics: Vec<Statistics> = self.block.rows.iter().zip(logits.chunks_exact(words)).map(read).collect();
         let parts = self.parts(logits, &statistics, of, token);
         let rows = self.block.rows.iter().zip(&statistics).zip(logits.chunks_exact_mut(words)).zip(parts);
@@ -126,7 +128,7 @@ impl Work<'_> {
             let weight = problem.weights[row.step];
             let accepted = match problem.accepted {
                 Accepted::Overlap => statistics.alpha(),
-                Accepted::TargetOnly => statistics.target_only(z, of(row)),
+                Accepted::TargetOnly => statistics.target_only(z, of(row).logits),
             };
             let value = statistics.gradient(problem.loss, z, of(row), token(row), factor, weight, scratch);
             [share.unwrap_or(value), accepted]
@@ -139,7 +141,7 @@ impl Work<'_> {
         &self,
         logits: &[f32],
         statistics: &[Statistics],
-        target: impl Fn(&Row) -> &'b [f32],
+        target: impl Fn(&Row) -> &'b Target<'b>,
         token: impl Fn(&Row) -> Option<usize>,
     ) -> Vec<(Factor, Option<f32>)> {
         let Problem { loss, weighting, .. } = *self.problem;
@@ -149,7 +151,7 @@ impl Work<'_> {
         let words = self.words();
         let link = |(i, row): (usize, &Row)| {
             let z = &logits[i * words..(i + 1) * words];
-            let ratio = token(row).map_or(0.0, |x| statistics[i].ratio(z[x], target(row)[x]));
+            let ratio = token(row).map_or(0.0, |x| statistics[i].ratio(z[x], target(row).logits[x]));
             let share = token(row).map_or(0.0, |x| statistics[i].share(z[x]));
             Link { alpha: statistics[i].alpha(), ratio, share }
         };

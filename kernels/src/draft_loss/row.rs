@@ -36,6 +36,27 @@ impl Norm {
     }
 }
 
+/// A row of the target, which several rows of the drafter meet.
+#[derive(Clone, Copy)]
+pub(super) struct Target<'a> {
+    /// Logits `t`.
+    pub logits: &'a [f32],
+    /// `p`, in the place that [`Target::new`] was given.
+    pub mass: &'a [f32],
+    p: Norm,
+    own: Norm,
+}
+
+impl<'a> Target<'a> {
+    /// Reads a row that has the log denominator `lse` over its whole vocabulary, and writes its distribution to `mass`.
+    pub fn new(logits: &'a [f32], lse: f32, mass: &'a mut [f32], scratch: &mut Vec<f32>) -> Self {
+        let own = norm(logits, scratch);
+        let p = Norm { top: own.top, log: lse - own.top };
+        masses(logits, p, mass);
+        Self { logits, mass, p, own }
+    }
+}
+
 /// What a chain makes of one of its rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Factor {
@@ -51,11 +72,10 @@ impl Factor {
 }
 
 impl Statistics {
-    /// Reads a row whose target has the log denominator `t_lse` over its whole vocabulary; `own` is [`norm`] of `t`.
-    pub fn new(z: &[f32], t: &[f32], t_lse: f32, own: Norm, scratch: &mut Vec<f32>) -> Self {
-        let p = Norm { top: own.top, log: t_lse - own.top };
-        let (q, log_alpha, sides) = overlap(z, t, p, scratch);
-        Self { q, p, own, log_alpha, sides }
+    /// Reads a row.
+    pub fn new(z: &[f32], target: &Target, scratch: &mut Vec<f32>) -> Self {
+        let (q, log_alpha, sides) = overlap(z, target.logits, target.mass, target.p, scratch);
+        Self { q, p: target.p, own: target.own, log_alpha, sides }
     }
 
     /// The overlap `Σ min(p, q)`.
@@ -84,7 +104,7 @@ impl Statistics {
         &self,
         loss: DraftLoss,
         z: &mut [f32],
-        t: &[f32],
+        target: &Target,
         token: Option<usize>,
         factor: Factor,
         weight: f32,
@@ -93,9 +113,10 @@ impl Statistics {
         scratch.resize(z.len(), 0.0);
         let Self { q, p, own, log_alpha, sides } = *self;
         let weight = weight * factor.scale;
+        let t = target.logits;
         match loss {
-            DraftLoss::Kl => forward_kl(z, t, q, own, 1.0, weight, scratch),
-            DraftLoss::CrossEntropy => forward_kl(z, t, q, own, 0.0, weight, scratch),
+            DraftLoss::Kl => forward_kl(z, target, q, 1.0, weight, scratch),
+            DraftLoss::CrossEntropy => forward_kl(z, target, q, 0.0, weight, scratch),
             DraftLoss::ReverseKl => reverse_kl(z, t, q, own, weight, scratch),
             DraftLoss::JensenShannon => jensen_shannon(z, t, q, own, weight, scratch),
             DraftLoss::Lk => {
@@ -123,9 +144,10 @@ impl Statistics {
 /// The softmax of `z`; leaves `e^(z - max z)` in `scratch`.
 #[inline(always)]
 fn norm_of(z: &[f32], scratch: &mut [f32]) -> Norm {
-    scratch.copy_from_slice(z);
-    let top = max(scratch);
-    exp_shifted(scratch, top);
+    let top = max(z);
+    for (s, z) in scratch.iter_mut().zip(z) {
+        *s = flushed(exp(z - top));
+    }
     Norm { top, log: sum(scratch).ln() }
 }
 
@@ -144,22 +166,40 @@ pub(super) fn log_denominator(z: &[f32], scratch: &mut Vec<f32>) -> f32 {
 }
 
 kernel! {
+    /// The distribution of a row of logits.
+    fn masses(t: &[f32], p: Norm, mass: &mut [f32]) {
+        for (mass, t) in mass.iter_mut().zip(t) {
+            *mass = flushed(exp(p.of(*t)));
+        }
+    }
+}
+
+kernel! {
     /// The drafter's softmax, `ln α`, and the drafter's mass on either side of the target.
-    fn overlap(z: &[f32], t: &[f32], p: Norm, scratch: &mut Vec<f32>) -> (Norm, f32, [f32; 2]) {
+    fn overlap(z: &[f32], t: &[f32], p_mass: &[f32], p: Norm, scratch: &mut Vec<f32>) -> (Norm, f32, [f32; 2]) {
         scratch.resize(2 * z.len(), 0.0);
         let (mass, smaller) = scratch.split_at_mut(z.len());
         let q = norm_of(z, mass);
         let total = sum(mass);
-        for (((s, m), z), t) in smaller.iter_mut().zip(mass.iter_mut()).zip(z).zip(t) {
-            let (log_q, log_p) = (q.of(*z), p.of(*t));
-            let under = log_q < log_p;
-            *s = if under { log_q } else { log_p };
+        let share = 1.0 / total;
+        for ((((s, m), z), t), p_mass) in smaller.iter_mut().zip(mass.iter_mut()).zip(z).zip(t).zip(p_mass) {
+            let under = q.of(*z) < p.of(*t);
+            *s = if under { *m * share } else { *p_mass };
             // The sign says on which side the mass is.
             *m = if under { *m } else { -*m };
         }
-        let top = max(smaller);
-        exp_shifted(smaller, top);
-        let log_alpha = top + sum(smaller).ln();
+        let alpha = sum(smaller);
+        let mut log_alpha = alpha.ln();
+        // Too little for sums of f32: the logarithms themselves.
+        if alpha < 1e-18 {
+            for ((s, z), t) in smaller.iter_mut().zip(z).zip(t) {
+                let (log_q, log_p) = (q.of(*z), p.of(*t));
+                *s = if log_q < log_p { log_q } else { log_p };
+            }
+            let top = max(smaller);
+            exp_shifted(smaller, top);
+            log_alpha = top + sum(smaller).ln();
+        }
         for (s, m) in smaller.iter_mut().zip(mass.iter_mut()) {
             *s = if *m < 0.0 { -*m } else { 0.0 };
             *m = if *m > 0.0 { *m } else { 0.0 };
@@ -170,10 +210,12 @@ kernel! {
 
 kernel! {
     /// `Σ p̃ (entropy · ln p̃ - ln q)`: KL with `entropy` 1, cross-entropy with 0.
-    fn forward_kl(z: &mut [f32], t: &[f32], q: Norm, own: Norm, entropy: f32, weight: f32, scratch: &mut [f32]) -> f32 {
-        for ((s, z), t) in scratch.iter_mut().zip(z.iter_mut()).zip(t) {
+    fn forward_kl(z: &mut [f32], target: &Target, q: Norm, entropy: f32, weight: f32, scratch: &mut [f32]) -> f32 {
+        let own = target.own;
+        let all = (f64::from(target.p.log) - f64::from(own.log)).exp() as f32;
+        for (((s, z), t), p) in scratch.iter_mut().zip(z.iter_mut()).zip(target.logits).zip(target.mass) {
             let (log_p, log_q) = (own.of(*t), q.of(*z));
-            let p = exp(log_p);
+            let p = p * all;
             // Where p is nothing, its logarithm may be infinite.
             *s = if p > 0.0 { p * (entropy * log_p - log_q) } else { 0.0 };
             *z = weight * flushed(exp(log_q) - p);

@@ -1,7 +1,7 @@
 //! Every loss against its f64 form in `spectrain_core::loss`, head and way back included.
 #![allow(clippy::unwrap_used)]
 
-use super::row::{Factor, Statistics, log_denominator, norm};
+use super::row::{Factor, Statistics, Target, log_denominator};
 use super::{Accepted, DraftLoss, Problem, StepRows, Weighting, draft_loss, reference};
 use crate::product::Head;
 use burn::tensor::{Device, Tensor, TensorData};
@@ -306,13 +306,14 @@ fn certain_and_masked_targets_keep_values_and_gradients_finite() {
     for target in targets {
         let mut scratch = Vec::new();
         let row = Row::new(&wide(&target), &wide(&draft), None, Temperature::Both(1.0)).unwrap();
-        let own = norm(&target, &mut scratch);
         let lse = log_denominator(&target, &mut scratch);
+        let mut mass = vec![0.0; 50];
+        let read = Target::new(&target, lse, &mut mass, &mut scratch);
         for (loss, form) in ROW_LOSSES.into_iter().filter(|(loss, _)| *loss != DraftLoss::ReverseKl) {
             let expected = form.evaluate(&row).unwrap();
             let mut z = draft.clone();
-            let statistics = Statistics::new(&z, &target, lse, own, &mut scratch);
-            let value = statistics.gradient(loss, &mut z, &target, None, Factor::ALONE, 1.0, &mut scratch);
+            let statistics = Statistics::new(&z, &read, &mut scratch);
+            let value = statistics.gradient(loss, &mut z, &read, None, Factor::ALONE, 1.0, &mut scratch);
             assert!((f64::from(value) / expected.value - 1.0).abs() < 1e-6, "{loss:?}: {value} for {}", expected.value);
             let off = relative(&wide(&z), &expected.logits);
             assert!(off < 1e-6, "{loss:?}: gradient off by {off}");
@@ -326,11 +327,23 @@ fn a_cold_start_still_has_a_gradient() {
     let mut target = vec![-200.0_f32; n];
     target[7] = 0.0;
     let (mut z, mut scratch) = (vec![0.0; n], Vec::new());
-    let own = norm(&target, &mut scratch);
-    let statistics = Statistics::new(&z, &target, 0.0, own, &mut scratch);
-    let value = statistics.gradient(DraftLoss::Lk, &mut z, &target, None, Factor::ALONE, 1.0, &mut scratch);
+    let mut mass = vec![0.0; n];
+    let read = Target::new(&target, 0.0, &mut mass, &mut scratch);
+    let statistics = Statistics::new(&z, &read, &mut scratch);
+    let value = statistics.gradient(DraftLoss::Lk, &mut z, &read, None, Factor::ALONE, 1.0, &mut scratch);
     assert!((value - (n as f32).ln()).abs() < 1e-4, "loss {value}");
     assert!((z[7] + 1.0 - 1.0 / n as f32).abs() < 1e-4, "gradient {}", z[7]);
+}
+
+/// Three masses of e^-2000 are no number in f32, their logarithm is.
+#[test]
+fn an_overlap_below_every_float_has_a_logarithm() {
+    let (target, mut z) = ([-2000.0_f32, 0.0, -2000.0], [0.0_f32, -2000.0, -2000.0]);
+    let (mut mass, mut scratch) = ([0.0; 3], Vec::new());
+    let read = Target::new(&target, 0.0, &mut mass, &mut scratch);
+    let statistics = Statistics::new(&z, &read, &mut scratch);
+    let value = statistics.gradient(DraftLoss::Lk, &mut z, &read, None, Factor::ALONE, 1.0, &mut scratch);
+    assert!((value - (2000.0 - 3.0_f32.ln())).abs() < 1e-3, "loss {value}");
 }
 
 #[test]
