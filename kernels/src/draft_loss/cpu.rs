@@ -125,12 +125,12 @@ impl Work<'_> {
         let parts = self.parts(logits, &statistics, of, token);
         let rows = self.block.rows.iter().zip(&statistics).zip(logits.chunks_exact_mut(words)).zip(parts);
         rows.map(|(((row, statistics), z), (factor, share))| {
-            let weight = problem.weights[row.step];
+            let factor = Factor { scale: factor.scale * problem.weights[row.step], ..factor };
             let accepted = match problem.accepted {
                 Accepted::Overlap => statistics.alpha(),
                 Accepted::TargetOnly => statistics.target_only(z, of(row).logits),
             };
-            let value = statistics.gradient(problem.loss, z, of(row), token(row), factor, weight, scratch);
+            let value = statistics.gradient(problem.loss, z, of(row), token(row), factor, scratch);
             [share.unwrap_or(value), accepted]
         })
         .collect()

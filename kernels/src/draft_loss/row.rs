@@ -98,7 +98,7 @@ impl Statistics {
         exp((self.q.of(z) - self.p.of(t)).min(88.0))
     }
 
-    /// Replaces `z` by the gradient of `loss`, times `weight`, and returns its value. Chain losses differentiate
+    /// Replaces `z` by the gradient of `loss`, times `factor.scale`, and returns its value. Chain losses differentiate
     /// `1 - α` of this row, as `factor` says, along the chain's `token`.
     pub fn gradient(
         &self,
@@ -107,12 +107,11 @@ impl Statistics {
         target: &Target,
         token: Option<usize>,
         factor: Factor,
-        weight: f32,
         scratch: &mut Vec<f32>,
     ) -> f32 {
         scratch.resize(z.len(), 0.0);
         let Self { q, p, own, log_alpha, sides } = *self;
-        let weight = weight * factor.scale;
+        let weight = factor.scale;
         let t = target.logits;
         match loss {
             DraftLoss::Kl => forward_kl(z, target, q, 1.0, weight, scratch),
