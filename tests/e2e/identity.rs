@@ -14,7 +14,7 @@ use spectrain_draft::proposer::{Draft, DrafterMemory, Draws, Observed, Pick, Pla
 use spectrain_kernels::softmax::probabilities;
 use spectrain_model::{Completion, Decoder, Llama, Request, host_rows};
 use spectrain_verify::judge::judge;
-use spectrain_verify::{SpeculativeDecoder, Transcript};
+use spectrain_verify::{Fixed, LengthPolicy, SpeculativeDecoder, Transcript};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -109,7 +109,7 @@ pub fn setup(dir: &Path) -> Setup {
 fn both(
     s: &Setup,
     (rule, temperature): (Rule, f64),
-    plan: Plan,
+    (plan, lengths): (Plan, &dyn LengthPolicy),
     proposer: impl FnOnce(Vec<Vec<u32>>) -> Box<dyn Proposer>,
 ) -> Vec<(Completion, Transcript)> {
     let requests: Vec<Request> = s
@@ -131,7 +131,7 @@ fn both(
     let texts = plain.iter().map(|(&id, c)| [s.prompts[id as usize].as_slice(), &c.ids].concat()).collect();
     let mut proposer = proposer(texts);
     let judge = judge(rule).unwrap();
-    let decoder = SpeculativeDecoder { target: &s.target, stop: &s.stop, batch: 8, plan, judge };
+    let decoder = SpeculativeDecoder { target: &s.target, stop: &s.stop, batch: 8, plan, judge, lengths };
     let mut speculative = BTreeMap::new();
     decoder.run(requests, proposer.as_mut(), |t| drop(speculative.insert(t.id, t))).unwrap();
     plain.into_values().zip(speculative.into_values()).collect()
@@ -168,10 +168,20 @@ pub fn accepted_of_equal_texts(
     plan: Plan,
     proposer: impl FnOnce(Vec<Vec<u32>>) -> Box<dyn Proposer>,
 ) -> Vec<usize> {
+    accepted_under(s, (rule, temperature), (plan, &Fixed), proposer)
+}
+
+/// As [`accepted_of_equal_texts`], with drafts as long as `lengths` says.
+pub fn accepted_under(
+    s: &Setup,
+    (rule, temperature): (Rule, f64),
+    (plan, lengths): (Plan, &dyn LengthPolicy),
+    proposer: impl FnOnce(Vec<Vec<u32>>) -> Box<dyn Proposer>,
+) -> Vec<usize> {
     assert_eq!(s.prompts.len(), PROMPTS);
     let mut divergences = 0;
     let mut histogram = vec![0; plan.depth() + 1];
-    for (plain, speculative) in both(s, (rule, temperature), plan, proposer) {
+    for (plain, speculative) in both(s, (rule, temperature), (plan, lengths), proposer) {
         speculative.rounds().for_each(|r| histogram[r.accepted] += 1);
         let Some(at) =
             (0..plain.ids.len().max(speculative.ids.len())).find(|&i| plain.ids.get(i) != speculative.ids.get(i))

@@ -7,19 +7,19 @@ use spectrain_core::rules::{Ask, Chance, Proposal, Rule, ZeroResidual};
 use spectrain_core::rules::{RuleError, Verdict, token::verify};
 use spectrain_core::stats::chi_square::goodness_of_fit;
 use spectrain_draft::Eagle3Proposer;
-use spectrain_draft::proposer::{Pick, Plan};
+use spectrain_draft::proposer::{Pick, Plan, Proposer};
 use spectrain_kernels::softmax::probabilities;
 use spectrain_model::{Llama, Request, host_rows};
-use spectrain_verify::SpeculativeDecoder;
 use spectrain_verify::judge::{Judge, Round, judge};
+use spectrain_verify::{Fixed, SpeculativeDecoder};
 
 pub const VOCABULARY: usize = 4;
 const TOKENS: usize = 6;
 const DRAWS: usize = 160_000;
-const PROMPT: [u32; 3] = [1, 3, 2];
+pub const PROMPT: [u32; 3] = [1, 3, 2];
 
 /// Exact probability of every text of `tokens` tokens, in the order of base-[`VOCABULARY`] numbers.
-fn exact(target: &Llama, tokens: usize) -> Vec<f64> {
+pub fn exact(target: &Llama, tokens: usize) -> Vec<f64> {
     let mut texts: Vec<(Vec<u32>, f64)> = vec![(PROMPT.to_vec(), 1.0)];
     for _ in 0..tokens {
         let sequences: Vec<&[u32]> = texts.iter().map(|(ids, _)| ids.as_slice()).collect();
@@ -46,14 +46,19 @@ pub fn p_value_of(target: &Llama, judge: &Judge, plan: Plan, tokens: usize) -> f
     let device = Device::flex();
     let (drafter, weights) = random_drafter(target, 3, 5, &device);
     let mut proposer = Eagle3Proposer::new(drafter, &weights);
+    p_value_with(target, judge, plan, &mut proposer, tokens)
+}
+
+/// As [`p_value_of`], with the drafts of `proposer`.
+pub fn p_value_with(target: &Llama, judge: &Judge, plan: Plan, proposer: &mut dyn Proposer, tokens: usize) -> f64 {
     let requests = (0..DRAWS as u64)
         .map(|id| Request { id, prompt: PROMPT.to_vec(), max_new_tokens: tokens, temperature: 1.0, seed: 99 })
         .collect();
-    let decoder = SpeculativeDecoder { target, stop: &[], batch: 512, plan, judge };
+    let decoder = SpeculativeDecoder { target, stop: &[], batch: 512, plan, judge, lengths: &Fixed };
     let mut observed = vec![0; VOCABULARY.pow(tokens as u32)];
     let mut accepted = 0;
     decoder
-        .run(requests, &mut proposer, |t| {
+        .run(requests, proposer, |t| {
             observed[t.ids.iter().fold(0, |n, &id| n * VOCABULARY + id as usize)] += 1;
             accepted += t.rounds().map(|r| r.accepted).sum::<usize>();
         })

@@ -22,6 +22,7 @@ fn questions() -> Vec<Question> {
 fn settings(rule: Rule, temperature: f64, length: usize) -> Settings {
     Settings {
         rule,
+        policy: spectrain_verify::PolicyKind::Fixed,
         temperature,
         length,
         tree: TreeKind::Chain,

@@ -27,10 +27,10 @@ use spectrain_draft::{
 use spectrain_kernels::draft_loss::{Accepted, DraftLoss, Weighting, log_denominator};
 use spectrain_model::{Completion, Decoder, Llama, Request, host_rows};
 use spectrain_train::{MetricSink, Record, Start, TrainConfig, Trainer};
-use spectrain_verify::SpeculativeDecoder;
 use spectrain_verify::judge::{Judge, judge, pick};
 use spectrain_verify::offline::{Chains, Offline, Questions, Scored};
 use spectrain_verify::reconcile::{Point, figure};
+use spectrain_verify::{Fixed, SpeculativeDecoder};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -109,7 +109,8 @@ impl Asked {
         let rule = rule.at(temperature);
         let mut proposer = Eagle3Proposer::new(drafter.clone(), weights);
         let (judge, plan) = (judge(rule).unwrap(), Plan::chain(length, pick(rule, temperature)));
-        let decoder = SpeculativeDecoder { target: &self.target, stop: &self.stop, batch: BATCH, plan, judge };
+        let decoder =
+            SpeculativeDecoder { target: &self.target, stop: &self.stop, batch: BATCH, plan, judge, lengths: &Fixed };
         let mut parts = BTreeMap::new();
         let add = |rounds: Vec<spectrain_core::stats::Round>, complete: bool| {
             let kept = rounds.iter().filter(|r| !complete || r.committed > r.accepted);
@@ -250,7 +251,8 @@ pub fn gate_figure((asked, drafter, weights): &TrainedTiny, temperature: f64, ju
     let offline = Offline { target: &asked.target, drafter, weights, chains, longest: length };
     let scored = offline.score(&rows).unwrap();
     let (target, stop, pick) = (&asked.target, asked.stop.as_slice(), pick(rule, temperature));
-    let decoder = SpeculativeDecoder { target, stop, batch: BATCH, plan: Plan::chain(length, pick), judge };
+    let decoder =
+        SpeculativeDecoder { target, stop, batch: BATCH, plan: Plan::chain(length, pick), judge, lengths: &Fixed };
     let mut proposer = Eagle3Proposer::new(drafter.clone(), weights);
     let mut done = BTreeMap::new();
     let requests = asked.requests(temperature, 202);

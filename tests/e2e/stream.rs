@@ -6,7 +6,7 @@ use spectrain_core::rules::Rule;
 use spectrain_draft::{Eagle3Proposer, Plan};
 use spectrain_model::{Llama, Request};
 use spectrain_verify::judge::{judge, pick};
-use spectrain_verify::{Committed, SpeculativeDecoder, Transcript};
+use spectrain_verify::{Committed, Fixed, SpeculativeDecoder, Transcript};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -33,7 +33,7 @@ fn run(
     let (drafter, weights) = random_drafter(target, 10, 5, &Device::flex());
     let mut proposer = Eagle3Proposer::new(drafter, &weights);
     let (judge, plan) = (judge(rule).unwrap(), Plan::chain(4, pick(rule, temperature)));
-    let decoder = SpeculativeDecoder { target, stop: &STOP, batch: 3, plan, judge };
+    let decoder = SpeculativeDecoder { target, stop: &STOP, batch: 3, plan, judge, lengths: &Fixed };
     let mut transcripts = BTreeMap::new();
     let done = |t: Transcript| drop(transcripts.insert(t.id, t));
     decoder.run_watched(requests(temperature), &mut proposer, &mut committed, done).unwrap();

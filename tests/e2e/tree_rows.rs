@@ -11,8 +11,8 @@ use spectrain_draft::proposer::{Draft, DrafterMemory, Draws, Observed, Plan, Pro
 use spectrain_draft::{Eagle3Proposer, TrainBatch};
 use spectrain_kernels::softmax::probabilities;
 use spectrain_model::{Llama, ParentOrder, Request, SlotRows};
-use spectrain_verify::SpeculativeDecoder;
 use spectrain_verify::judge::judge;
+use spectrain_verify::{Fixed, SpeculativeDecoder};
 
 const VOCABULARY: u32 = 40;
 /// Largest difference of keys and values, in parts of the layer's largest (design, decision 13).
@@ -246,7 +246,7 @@ fn run(target: &Llama, proposer: &mut dyn Proposer, tokens: usize) -> Result<Vec
     };
     let plan = Plan::Dynamic { nodes: 101, depth: 100, width: 1 };
     let judge = judge(Rule::SampledMatch).unwrap();
-    let decoder = SpeculativeDecoder { target, stop: &[], batch: 3, plan, judge };
+    let decoder = SpeculativeDecoder { target, stop: &[], batch: 3, plan, judge, lengths: &Fixed };
     let mut accepted = Vec::new();
     decoder.run((0..7).map(request).collect(), proposer, |t| accepted.extend(t.rounds().map(|r| r.accepted)))?;
     Ok(accepted)

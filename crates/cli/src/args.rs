@@ -1,13 +1,15 @@
 //! The command line. Flags are few: knobs live in recipes, and `--set` reaches every one of them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use spectrain_core::rules::Rule;
 use spectrain_core::stats::Slo;
 use spectrain_core::tree::TreeKind;
+use spectrain_draft::ProposerKind;
 use spectrain_draft::export::Format;
+use spectrain_verify::PolicyKind;
 
 /// Trains draft heads for speculative decoding, and measures them in the exact verifier.
 ///
@@ -62,7 +64,7 @@ pub enum Command {
     /// ones refer to an answer), or a field `prompt`, `question`, `messages` or `instruction`. `task` or `category`
     /// names the task, else the file does.
     #[command(
-        after_long_help = "Examples\n\nThe default curves, k = 0 to 7 at temperatures 0, 0.6 and 1, with a page to look at:\n\n  spectrain eval runs/smollm2-eagle3/best --report curves.html\n\nA public suite by task, against limits on waiting, with every number as JSON:\n\n  spectrain eval runs/smollm2-eagle3/best --prompts spec_bench.jsonl --limit 78 --task --slo ttft=500ms,tpot=50ms --json curves.json\n\nOne point, greedy:\n\n  spectrain eval runs/smollm2-eagle3/best --temperature 0 --lengths 5\n\nWhich of two checkpoints is better, without decoding with either:\n\n  spectrain eval runs/a/best runs/b/best --offline\n\nWhat rounds cost here, the speed-up that this predicts, and whether speculation pays:\n\n  spectrain eval runs/smollm2-eagle3/best --profile --advice"
+        after_long_help = "Examples\n\nThe default curves, k = 0 to 7 at temperatures 0, 0.6 and 1, with a page to look at:\n\n  spectrain eval runs/smollm2-eagle3/best --report curves.html\n\nA public suite by task, against limits on waiting, with every number as JSON:\n\n  spectrain eval runs/smollm2-eagle3/best --prompts spec_bench.jsonl --limit 78 --task --slo ttft=500ms,tpot=50ms --json curves.json\n\nWithout a drafter, copying from the text itself:\n\n  spectrain eval --proposer ngram:2,4 --target smollm2-135m-instruct\n\nOne point, greedy:\n\n  spectrain eval runs/smollm2-eagle3/best --temperature 0 --lengths 5\n\nWhich of two checkpoints is better, without decoding with either:\n\n  spectrain eval runs/a/best runs/b/best --offline\n\nWhat rounds cost here, the speed-up that this predicts, and whether speculation pays:\n\n  spectrain eval runs/smollm2-eagle3/best --profile --advice"
     )]
     Eval(EvalArgs),
     /// Bring a target, or convert a GGUF file
@@ -152,8 +154,13 @@ pub struct RecipeArgs {
 #[derive(Debug, Args)]
 pub struct EvalArgs {
     /// The checkpoint's directory
-    #[arg(value_name = "CHECKPOINT")]
-    pub checkpoint: PathBuf,
+    #[arg(value_name = "CHECKPOINT", required_unless_present = "proposer")]
+    pub checkpoint: Option<PathBuf>,
+    /// Measure a proposer that needs no training instead of a checkpoint: ngram or ngram:MIN,MAX (prompt lookup of
+    /// matches of so many tokens), suffix (the most frequent continuation in the request's own text) or suffix:shared (in
+    /// the answers finished before, too), model:DIR (a smaller model with the target's tokenizer)
+    #[arg(long, value_name = "KIND", requires = "target", conflicts_with_all = ["checkpoint", "offline", "profile", "advice", "waterfall", "no_reconcile", "tree"])]
+    pub proposer: Option<ProposerKind>,
     /// More checkpoints for the same target, to be compared offline
     #[arg(value_name = "CHECKPOINT", requires = "offline")]
     pub others: Vec<PathBuf>,
@@ -198,6 +205,11 @@ pub struct EvalArgs {
     /// Drafted tokens a round that are measured, such as 1,3,5; may be repeated [default: 1,3,5,7]
     #[arg(long, visible_alias = "length", value_name = "K,…", value_delimiter = ',', value_parser = at_least_1)]
     pub lengths: Vec<usize>,
+    /// How much of that length each request drafts in a round: fixed (all); shrinking (one token more than its last round
+    /// accepted); floor:SHARE (nothing for 16 rounds when less than this share of its last 8 drafts was accepted)
+    /// [default: fixed]
+    #[arg(long, value_name = "POLICY", conflicts_with_all = ["offline", "profile", "waterfall", "advice", "tree"])]
+    pub length_policy: Option<PolicyKind>,
     /// Sampling temperatures, a curve each; may be repeated [default: 0,0.6,1]
     #[arg(long = "temperature", value_name = "T,…", value_delimiter = ',', value_parser = temperature)]
     pub temperatures: Vec<f64>,
@@ -225,6 +237,13 @@ pub struct EvalArgs {
     /// Where the models run: flex (the CPU), or cuda:N or wgpu:N in builds that have them
     #[arg(long, value_name = "NAME", default_value = "flex")]
     pub device: String,
+}
+
+impl EvalArgs {
+    /// The checkpoint's directory.
+    pub fn checkpoint(&self) -> &Path {
+        self.checkpoint.as_deref().expect("only --proposer stands without a checkpoint")
+    }
 }
 
 /// What `fetch` takes.
@@ -382,6 +401,18 @@ mod tests {
     fn wrong_options_exit_with_2() {
         for (line, reason) in [
             ("spectrain eval c --rule tree", "rules are token, block, greedy, sampled-match"),
+            ("spectrain eval c --proposer ngram --target t", "cannot be used with"),
+            ("spectrain eval --proposer ngram --target t --offline", "cannot be used with"),
+            ("spectrain eval --proposer ngram --target t --no-reconcile", "cannot be used with"),
+            ("spectrain eval --proposer ngram --target t --tree dynamic:32", "cannot be used with"),
+            ("spectrain eval --proposer ngram", "--target <TARGET>"),
+            ("spectrain eval", "<CHECKPOINT>"),
+            ("spectrain eval --proposer bigram --target t", "proposers are ngram, suffix, model"),
+            ("spectrain eval --proposer ngram:4,2 --target t", "ngram:MIN,MAX with 1 ≤ MIN ≤ MAX"),
+            ("spectrain eval --proposer model --target t", "it is written model:DIR"),
+            ("spectrain eval c --length-policy growing", "policies are fixed, shrinking and floor:SHARE"),
+            ("spectrain eval c --length-policy floor:2", "a share from 0 to 1"),
+            ("spectrain eval c --length-policy shrinking --tree dynamic:32", "cannot be used with"),
             ("spectrain eval c --length 0", "it must be a whole number, 1 or more"),
             ("spectrain eval c --lengths 1,0", "it must be a whole number, 1 or more"),
             ("spectrain eval c --slo ttft=5", "`5` is no time; write limits as ttft=500ms,tpot=50ms"),

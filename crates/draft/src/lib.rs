@@ -10,6 +10,7 @@ mod growing;
 mod numbered;
 pub mod objective;
 pub mod proposer;
+pub mod untrained;
 
 pub use batch::TrainBatch;
 pub use checkpoint::{Checkpoint, CheckpointError};
@@ -17,4 +18,5 @@ pub use dropout::Dropout;
 pub use eagle3::{Eagle3, Eagle3Config, Eagle3Drafter, Eagle3Proposer, TapScale};
 pub use feature_noise::FeatureNoise;
 pub use objective::{Objective, StepLoss};
-pub use proposer::{Draft, DrafterMemory, Observed, Plan, Proposer};
+pub use proposer::{Draft, DrafterMemory, Observed, Plan, Proposer, Wanted};
+pub use untrained::ProposerKind;

@@ -1,8 +1,21 @@
 //! What a drafter does at run time, whatever its kind.
 
 use burn::tensor::Tensor;
+use spectrain_core::rng::sample_index;
 use spectrain_core::rules::Keyed;
 use spectrain_core::tree::{Replacement, SampledTree, Shape, Tree, TreeError};
+use spectrain_kernels::softmax::probabilities;
+use spectrain_model::sample::argmax;
+use std::collections::BTreeSet;
+
+/// A slot that is asked for a draft.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wanted {
+    /// The slot.
+    pub slot: usize,
+    /// Most tokens of its chain, up to the plan's; trees are drafted whole.
+    pub length: usize,
+}
 
 /// Tokens that one slot has newly committed, with the target features that belong to them.
 ///
@@ -117,6 +130,21 @@ impl Draft {
         }
     }
 
+    /// Appends the token picked from one row of draft `logits`.
+    pub(crate) fn push(&mut self, logits: &[f32], pick: Pick, d2t: &[u32], uniform: impl FnOnce() -> f64) {
+        let index = match pick {
+            Pick::Argmax => argmax(logits) as usize,
+            Pick::Sample(temperature) => {
+                let q = probabilities(logits, temperature);
+                let index = sample_index(&q, uniform());
+                self.q.push(q);
+                index
+            }
+        };
+        self.tokens.push(d2t[index]);
+        self.logits.push(logits.to_vec());
+    }
+
     /// The draft as a tree behind the token `root` at `position`.
     ///
     /// # Errors
@@ -161,6 +189,13 @@ pub trait Proposer {
     /// Forgets what `slot` holds.
     fn clear(&mut self, slot: usize);
 
+    /// A request begins in `slot`, which forgets what it held. The first [`Self::observe`] tells the prompt's tokens from
+    /// the second on, so that only here the first is told.
+    fn start(&mut self, slot: usize, prompt: &[u32]) {
+        let _ = prompt;
+        self.clear(slot);
+    }
+
     /// Commits rows: their true features replace anything provisional. `features` holds one `[rows, hidden]` tensor a
     /// tap, packed in the order of `observed`.
     fn observe(&mut self, observed: &[Observed], features: Vec<Tensor<2>>);
@@ -168,6 +203,24 @@ pub trait Proposer {
     /// Proposes for each of `slots`, all of which were observed since their last change. A drafter that makes chains
     /// only may answer every plan but [`Plan::Sampled`] with one, of [`Plan::depth`] tokens at most.
     fn draft(&mut self, slots: &[usize], plan: &Plan, draws: &Draws) -> Vec<Draft>;
+
+    /// As [`Self::draft`], where the chains of `wanted` may be of different lengths; one call for every length, unless
+    /// a drafter can do better.
+    fn draft_each(&mut self, wanted: &[Wanted], plan: &Plan, draws: &Draws) -> Vec<Draft> {
+        let Plan::Chain { pick, .. } = *plan else {
+            let slots: Vec<usize> = wanted.iter().map(|w| w.slot).collect();
+            return self.draft(&slots, plan, draws);
+        };
+        let mut drafts = vec![Draft::default(); wanted.len()];
+        let lengths: BTreeSet<usize> = wanted.iter().map(|w| w.length).filter(|&length| length > 0).collect();
+        for length in lengths {
+            let own: Vec<usize> = (0..wanted.len()).filter(|&i| wanted[i].length == length).collect();
+            let slots: Vec<usize> = own.iter().map(|&i| wanted[i].slot).collect();
+            let found = self.draft(&slots, &Plan::chain(length, pick), draws);
+            own.into_iter().zip(found).for_each(|(i, draft)| drafts[i] = draft);
+        }
+        drafts
+    }
 
     /// What is held for rounds of `plan`.
     fn memory(&self, plan: &Plan) -> DrafterMemory;

@@ -8,13 +8,14 @@
 mod rounds;
 
 use crate::judge::{Judge, Round};
+use crate::length::LengthPolicy;
 use rayon::prelude::*;
 use spectrain_core::evaluation::Memory;
 use spectrain_core::rng::Purpose;
 use spectrain_core::rules::{RuleError, Verdict, keyed};
 use spectrain_core::stats::{Arrival, Call, Round as Counts, Timeline};
 use spectrain_core::tree::{Tree, TreeError};
-use spectrain_draft::proposer::{Draft, Observed, Plan, Proposer};
+use spectrain_draft::proposer::{Draft, Observed, Plan, Proposer, Wanted};
 use spectrain_kernels::rope::indices;
 use spectrain_model::sample::choose;
 use spectrain_model::{Features, Finish, KvCache, Llama, ParentOrder, Request, SlotRows, host_rows};
@@ -34,6 +35,8 @@ pub struct SpeculativeDecoder<'a> {
     pub plan: Plan,
     /// The acceptance rule.
     pub judge: &'a Judge,
+    /// How much of the plan's chain each request drafts in a round.
+    pub lengths: &'a dyn LengthPolicy,
 }
 
 /// An answer and how it came about.
@@ -260,7 +263,7 @@ impl SpeculativeDecoder<'_> {
         for (slot, active) in batch.slots.iter_mut().enumerate().filter(|(_, a)| a.is_none()) {
             if let Some(request) = waiting.pop_front() {
                 batch.cache.clear(slot);
-                proposer.clear(slot);
+                proposer.start(slot, &request.prompt);
                 let timeline = Timeline::starting(batch.begun.elapsed().as_secs_f64());
                 let (answer, calls, ranks) = (Vec::new(), Vec::new(), Vec::new());
                 *active = Some(Active { request, answer, calls, timeline, fallbacks: 0, ranks });
@@ -268,19 +271,29 @@ impl SpeculativeDecoder<'_> {
         }
     }
 
+    /// What `slot` drafts after the rounds of `past`; a tree is drafted whole.
+    fn wanted(&self, slot: usize, past: &[Call]) -> Wanted {
+        let longest = self.plan.depth();
+        let length = match self.plan {
+            Plan::Chain { .. } => self.lengths.length(past, longest).min(longest),
+            _ => longest,
+        };
+        Wanted { slot, length }
+    }
+
     /// Drafts for every slot whose prompt was read, and lays out the rows of the target pass.
     fn propose(&self, batch: &mut Batch, proposer: &mut dyn Proposer) -> Result<Vec<Entry>, TreeError> {
         let start = Instant::now();
         let active = |slot: usize| batch.slots[slot].as_ref();
-        let drafting: Vec<usize> =
-            (0..batch.slots.len()).filter(|&s| active(s).is_some_and(|a| !a.answer.is_empty())).collect();
+        let wanted = |slot| active(slot).filter(|a| !a.answer.is_empty()).map(|a| self.wanted(slot, &a.calls));
+        let drafting: Vec<Wanted> = (0..batch.slots.len()).filter_map(wanted).collect();
         let draws = |slot: usize| {
             let a = active(slot).expect("only active slots draft");
             keyed(a.request.seed, a.request.id, a.request.prompt.len() + a.answer.len() - 1)
         };
         let mut drafts = match drafting.is_empty() {
             true => Vec::new().into_iter(),
-            false => proposer.draft(&drafting, &self.plan, &draws).into_iter(),
+            false => proposer.draft_each(&drafting, &self.plan, &draws).into_iter(),
         };
         let mut entries = Vec::new();
         let mut end = 0;

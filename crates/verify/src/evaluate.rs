@@ -3,6 +3,7 @@
 use crate::count::{Answer, Counting, by_task, estimated, measured};
 use crate::engine::{Cost, SpeculativeDecoder, Transcript};
 use crate::judge::judge;
+use crate::length::{Fixed, PolicyKind};
 use crate::plain::PlainRun;
 use crate::plan::{RANKS, one_level, plan};
 use spectrain_core::evaluation::{Estimate, Evaluation, Seconds};
@@ -18,6 +19,8 @@ use std::collections::BTreeMap;
 pub struct Settings {
     /// Acceptance rule.
     pub rule: Rule,
+    /// How much of `length` each request drafts in a round.
+    pub policy: PolicyKind,
     /// Sampling temperature of the target, and of the drafter where the rule reads its distribution.
     pub temperature: f64,
     /// Drafted tokens of a round's longest path.
@@ -115,7 +118,8 @@ pub fn evaluate(
     let requests = requests(target, questions, settings)?;
     let plan = plan(&settings.tree, rule, temperature, length, &settings.ranks)?;
     let nodes = plan.drafted() + 1;
-    let decoder = SpeculativeDecoder { target, stop, batch, plan, judge };
+    let lengths = settings.policy.policy();
+    let decoder = SpeculativeDecoder { target, stop, batch, plan, judge, lengths: lengths.as_ref() };
     let mut transcripts: BTreeMap<u64, Transcript> = BTreeMap::new();
     let cost = decoder.run(requests, proposer, |t| {
         progress(t.ids.len());
@@ -142,7 +146,7 @@ pub fn acceptance_by_rank(
     settings.tree.check(rule)?;
     let judge = judge(rule).ok_or(EvaluateError::Rule(rule))?;
     let plan = one_level(&settings.tree, rule, temperature);
-    let decoder = SpeculativeDecoder { target, stop, batch, plan, judge };
+    let decoder = SpeculativeDecoder { target, stop, batch, plan, judge, lengths: &Fixed };
     let mut counts = vec![0; RANKS];
     let mut calls = 0;
     decoder.run(requests(target, questions, settings)?, proposer, |t| {

@@ -4,6 +4,7 @@ mod count;
 mod engine;
 pub mod evaluate;
 pub mod judge;
+pub mod length;
 pub mod offline;
 pub mod plain;
 pub mod plan;
@@ -12,5 +13,6 @@ pub mod reconcile;
 
 pub use engine::{Committed, Cost, SpeculativeDecoder, Times, Transcript};
 pub use evaluate::{Measurement, Settings, acceptance_by_rank, evaluate};
+pub use length::{Fixed, LengthPolicy, PolicyKind};
 pub use plain::{PlainRun, plain};
 pub use spectrain_core::evaluation::Evaluation;

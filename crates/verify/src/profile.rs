@@ -3,6 +3,7 @@
 use crate::engine::{SpeculativeDecoder, Times};
 use crate::evaluate::EvaluateError;
 use crate::judge::{judge, pick};
+use crate::length::Fixed;
 use spectrain_core::costs::{BatchCost, LengthCost};
 use spectrain_core::rules::Rule;
 use spectrain_core::tree::TreeKind;
@@ -95,7 +96,8 @@ pub fn profile(
         for (&length, samples) in plan.lengths.iter().zip(&mut samples) {
             let pick = pick(rule, plan.temperature);
             let chain = Plan::chain(length, pick);
-            let decoder = SpeculativeDecoder { target, stop: &[], batch: plan.batch, plan: chain, judge };
+            let decoder =
+                SpeculativeDecoder { target, stop: &[], batch: plan.batch, plan: chain, judge, lengths: &Fixed };
             let (prompt, rounds) = decoder.time_rounds(requests.clone(), proposer, plan.rounds)?;
             samples.add(&prompt, &rounds);
             progress();

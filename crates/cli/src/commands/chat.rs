@@ -106,6 +106,7 @@ impl Chat {
             batch: 1,
             plan: Plan::chain(self.length, pick(self.rule, self.temperature)),
             judge: self.judge,
+            lengths: &spectrain_verify::Fixed,
         };
         let (out, tokenizer) = (std::io::stdout(), &self.setup.tokenizer);
         let mut speaker = Speaker::new(Style::of(&out), out, TextStream::new(tokenizer, true));

@@ -74,6 +74,7 @@ fn measure(run: &Run, checkpoint: &Checkpoint) -> Result<Curves, Failure> {
         rule: run.recipe.verifier.rule,
         temperatures: eval.temperatures.clone(),
         lengths: eval.curve.iter().copied().chain([eval.length]).collect(),
+        policy: spectrain_verify::PolicyKind::Fixed,
         batch: eval.batch,
         max_new_tokens: eval.max_new_tokens,
         seed: run.recipe.seed,

@@ -18,7 +18,7 @@ use spectrain_report::Transcript;
 use spectrain_verify::evaluate::{Question, Settings};
 use spectrain_verify::offline::{Chains, Scored};
 use spectrain_verify::reconcile::{Point, figure};
-use spectrain_verify::{Measurement, PlainRun, acceptance_by_rank};
+use spectrain_verify::{Measurement, PlainRun, PolicyKind, acceptance_by_rank};
 
 /// Longest answer of the pass that warms up.
 const WARM_UP: usize = 8;
@@ -29,8 +29,10 @@ pub struct EvalPlan {
     pub rule: Rule,
     /// One curve each.
     pub temperatures: Vec<f64>,
-    /// Drafted tokens a round, one measurement each.
+    /// Most drafted tokens a round, one measurement each.
     pub lengths: Vec<usize>,
+    /// How much of it each request drafts in a round.
+    pub policy: PolicyKind,
     /// Requests at once.
     pub batch: usize,
     /// Longest answer.
@@ -58,6 +60,7 @@ impl EvalPlan {
     fn settings(&self, temperature: f64, length: usize) -> Settings {
         Settings {
             rule: self.rule.at(temperature),
+            policy: self.policy,
             temperature,
             length,
             tree: TreeKind::Chain,
@@ -99,50 +102,19 @@ pub fn evaluate_trees(
     plan: &EvalPlan,
     tree: &TreeKind,
 ) -> Result<Curves, Failure> {
-    let question = |p: &Prompt| Ok(Question { task: p.task.clone(), prompt: setup.encode(p)? });
-    let questions: Vec<Question> = prompts.iter().map(question).collect::<Result<_, Failure>>()?;
     let proposer = checkpoint.proposer(&setup.target).request()?;
     let candidate = Candidate::load(setup, String::new(), checkpoint)?;
-    let mut bench = Bench { setup, proposer, candidate, stop: setup.template.stop_ids(), questions };
-    let (temperatures, lengths) = plan.axes();
-    let lengths = tree.depth().map_or(lengths, |depth| vec![depth]);
-    let longest = lengths.last().copied().unwrap_or(1);
-    let room = longest.max(tree.nodes().unwrap_or(0));
-    bench.warm_up(&plan.settings(temperatures.first().copied().unwrap_or(0.0), longest));
-    let mut curves = Curves { evaluations: Vec::new(), transcripts: Vec::new(), figures: Vec::new() };
-    let (comparisons, seed) = (temperatures.len() * lengths.len(), plan.seed);
-    for &temperature in &temperatures {
-        let chain = plan.settings(temperature, longest);
-        let plain = bench.plain(&plan.settings(temperature, room))?;
-        // The offline estimate follows chains.
-        let followed = plan.reconcile.filter(|_| *tree == TreeKind::Chain);
-        let scored = followed.map(|tokens| bench.offline(&chain, &plain, tokens)).transpose()?.flatten();
-        let ranks = bench.ranks(&Settings { tree: tree.clone(), ..chain.clone() })?;
-        let mut beside: Option<Box<Evaluation>> = None;
-        for &length in &lengths {
-            let settings = Settings { length, tree: tree.clone(), ranks: ranks.clone(), ..chain.clone() };
-            let mut measured = bench.speculative(&settings, &plain)?;
-            if let Some(scored) = &scored {
-                let point = Point { temperature, length, comparisons, seed };
-                curves.figures.extend(figure(scored, &measured.transcripts, point).work()?);
-            }
-            if let (false, Some(nodes)) = (*tree == TreeKind::Chain, measured.evaluation.nodes) {
-                // The same chain stands beside every depth of one size.
-                if beside.as_ref().is_none_or(|chain| chain.nodes != Some(nodes)) {
-                    let chain = Settings { length: nodes - 1, rule: chain_rule(chain.rule), ..chain.clone() };
-                    let measured = bench.speculative(&chain, &plain)?.evaluation;
-                    beside = Some(Box::new(Evaluation { plain: None, ..measured }));
-                }
-                measured.evaluation.chain = beside.clone();
-            }
-            if length == longest {
-                measured.evaluation.estimates = bench.estimates(&measured, &lengths)?;
-                curves.transcripts.extend(transcript(setup, &bench.questions, &measured)?);
-            }
-            curves.evaluations.push(measured.evaluation);
-        }
-    }
-    Ok(curves)
+    Bench::new(setup, proposer, Some(candidate), prompts, plan.policy)?.curves(plan, tree)
+}
+
+/// As [`evaluate`], with a proposer that was not trained: nothing of offline's stands beside it.
+pub fn evaluate_untrained(
+    setup: &Setup,
+    proposer: Box<dyn Proposer>,
+    prompts: &[Prompt],
+    plan: &EvalPlan,
+) -> Result<Curves, Failure> {
+    Bench::new(setup, proposer, None, prompts, plan.policy)?.curves(plan, &TreeKind::Chain)
 }
 
 /// The rule that judges chains as `rule` judges trees.
@@ -158,12 +130,69 @@ fn chain_rule(rule: Rule) -> Rule {
 struct Bench<'a> {
     setup: &'a Setup,
     proposer: Box<dyn Proposer>,
-    candidate: Candidate,
+    /// The same drafter for offline's figures; none for what was not trained.
+    candidate: Option<Candidate>,
+    policy: PolicyKind,
     stop: Vec<u32>,
     questions: Vec<Question>,
 }
 
-impl Bench<'_> {
+impl<'a> Bench<'a> {
+    fn new(
+        setup: &'a Setup,
+        proposer: Box<dyn Proposer>,
+        candidate: Option<Candidate>,
+        prompts: &[Prompt],
+        policy: PolicyKind,
+    ) -> Result<Self, Failure> {
+        let question = |p: &Prompt| Ok(Question { task: p.task.clone(), prompt: setup.encode(p)? });
+        let questions: Vec<Question> = prompts.iter().map(question).collect::<Result<_, Failure>>()?;
+        Ok(Self { setup, proposer, candidate, policy, stop: setup.template.stop_ids(), questions })
+    }
+
+    /// Both paths at every temperature and length.
+    fn curves(&mut self, plan: &EvalPlan, tree: &TreeKind) -> Result<Curves, Failure> {
+        let (temperatures, lengths) = plan.axes();
+        let lengths = tree.depth().map_or(lengths, |depth| vec![depth]);
+        let longest = lengths.last().copied().unwrap_or(1);
+        let room = longest.max(tree.nodes().unwrap_or(0));
+        self.warm_up(&plan.settings(temperatures.first().copied().unwrap_or(0.0), longest));
+        let mut curves = Curves { evaluations: Vec::new(), transcripts: Vec::new(), figures: Vec::new() };
+        let (comparisons, seed) = (temperatures.len() * lengths.len(), plan.seed);
+        for &temperature in &temperatures {
+            let chain = plan.settings(temperature, longest);
+            let plain = self.plain(&plan.settings(temperature, room))?;
+            // The offline estimate follows chains.
+            let followed = plan.reconcile.filter(|_| *tree == TreeKind::Chain && plan.policy == PolicyKind::Fixed);
+            let scored = followed.map(|tokens| self.offline(&chain, &plain, tokens)).transpose()?.flatten();
+            let ranks = self.ranks(&Settings { tree: tree.clone(), ..chain.clone() })?;
+            let mut beside: Option<Box<Evaluation>> = None;
+            for &length in &lengths {
+                let settings = Settings { length, tree: tree.clone(), ranks: ranks.clone(), ..chain.clone() };
+                let mut measured = self.speculative(&settings, &plain)?;
+                if let Some(scored) = &scored {
+                    let point = Point { temperature, length, comparisons, seed };
+                    curves.figures.extend(figure(scored, &measured.transcripts, point).work()?);
+                }
+                if let (false, Some(nodes)) = (*tree == TreeKind::Chain, measured.evaluation.nodes) {
+                    // The same chain stands beside every depth of one size.
+                    if beside.as_ref().is_none_or(|chain| chain.nodes != Some(nodes)) {
+                        let chain = Settings { length: nodes - 1, rule: chain_rule(chain.rule), ..chain.clone() };
+                        let measured = self.speculative(&chain, &plain)?.evaluation;
+                        beside = Some(Box::new(Evaluation { plain: None, ..measured }));
+                    }
+                    measured.evaluation.chain = beside.clone();
+                }
+                if length == longest {
+                    measured.evaluation.estimates = self.estimates(&measured, &lengths)?;
+                    curves.transcripts.extend(transcript(self.setup, &self.questions, &measured)?);
+                }
+                curves.evaluations.push(measured.evaluation);
+            }
+        }
+        Ok(curves)
+    }
+
     /// Runs both paths once for a few tokens, so that the first measurement pays for no first use of memory or caches.
     fn warm_up(&mut self, settings: &Settings) {
         let settings = Settings { max_new_tokens: WARM_UP.min(settings.max_new_tokens), ..settings.clone() };
@@ -192,11 +221,13 @@ impl Bench<'_> {
         plain: &PlainRun,
         batch_tokens: usize,
     ) -> Result<Option<Vec<Scored>>, Failure> {
-        let Ok(chains) = Chains::of(settings.rule, settings.temperature) else { return Ok(None) };
+        let (Ok(chains), Some(candidate)) = (Chains::of(settings.rule, settings.temperature), &self.candidate) else {
+            return Ok(None);
+        };
         let answer =
             |(question, c): (&Question, &Completion)| written(&question.prompt, c, settings.temperature, settings.seed);
         let answers: Vec<Answer> = self.questions.iter().zip(plain.answers.values()).map(answer).collect();
-        let candidate = std::slice::from_ref(&self.candidate);
+        let candidate = std::slice::from_ref(candidate);
         let longest = (chains, settings.length);
         let mut found = score(self.setup, candidate, &answers, batch_tokens, settings.temperature, longest)?;
         Ok(found.pop())
@@ -222,6 +253,10 @@ impl Bench<'_> {
 
     /// The lengths below the measured one that are not among `lengths`.
     fn estimates(&self, measured: &Measurement, lengths: &[usize]) -> Result<Vec<Estimate>, Failure> {
+        // What a policy would have drafted in shorter rounds does not follow from longer ones.
+        if self.policy != PolicyKind::Fixed {
+            return Ok(Vec::new());
+        }
         let missing = (1..measured.evaluation.length).filter(|length| !lengths.contains(length));
         let estimates = missing.filter_map(|length| measured.estimate(&self.questions, length).transpose());
         estimates.collect::<Result<_, _>>().work()

@@ -17,7 +17,7 @@ mod waterfall;
 
 pub use capture::{capture, store_dir};
 pub use estimate::estimate;
-pub use evaluate::{Curves, EvalPlan, evaluate, evaluate_trees};
+pub use evaluate::{Curves, EvalPlan, evaluate, evaluate_trees, evaluate_untrained};
 pub use generate::{answers, generate};
 pub use offline::{Answers, Candidate, Estimated, OfflinePlan, offline, open_store};
 pub use profile::{CostPlan, profile};

@@ -6,17 +6,16 @@
 
 use super::{Eagle3, Eagle3Drafter, Layer};
 use crate::growing::Growing;
-use crate::proposer::{Draft, DrafterMemory, Draws, Observed, Pick, Plan, Proposer};
+use crate::proposer::{Draft, DrafterMemory, Draws, Observed, Pick, Plan, Proposer, Wanted};
 use burn::module::Module;
 use burn::tensor::Tensor;
 use rayon::prelude::*;
-use spectrain_core::rng::{Purpose, sample_index};
+use spectrain_core::rng::Purpose;
 use spectrain_core::rules::{Ask, Chance};
 use spectrain_kernels::cached_attention::cached_attention;
 use spectrain_kernels::product::Projection;
 use spectrain_kernels::rope::indices;
-use spectrain_kernels::softmax::probabilities;
-use spectrain_model::{KvCache, SlotRows, host_rows, sample::argmax};
+use spectrain_model::{KvCache, SlotRows, host_rows};
 
 /// An EAGLE-3 drafter that follows several slots.
 pub struct Eagle3Proposer {
@@ -62,21 +61,34 @@ impl Eagle3Proposer {
         Tensor::cat(newest.collect(), 0)
     }
 
-    fn draft_chains(&mut self, slots: &[usize], length: usize, pick: Pick, draws: &Draws) -> Vec<Draft> {
-        let mut drafts = vec![Draft::default(); slots.len()];
-        let mut hidden = self.newest(slots);
-        let rows: Vec<SlotRows> = slots.iter().map(|&s| SlotRows::chain(s, 1)).collect();
+    /// One chain a slot; those that are long enough leave the pass.
+    fn draft_chains(&mut self, wanted: &[Wanted], pick: Pick, draws: &Draws) -> Vec<Draft> {
+        let mut drafts = vec![Draft::default(); wanted.len()];
+        let longest = wanted.iter().map(|w| w.length).max().unwrap_or(0);
+        let mut active: Vec<usize> = (0..wanted.len()).filter(|&i| wanted[i].length > 0).collect();
+        if active.is_empty() {
+            return drafts;
+        }
+        let mut hidden = self.newest(&active.iter().map(|&i| wanted[i].slot).collect::<Vec<_>>());
         let width = self.drafter.vocab.d2t.len();
-        for step in 0..length {
+        for step in 0..longest {
             if step > 0 {
-                let tokens: Vec<u32> = drafts.iter().map(|d| d.tokens[step - 1]).collect();
+                let still: Vec<usize> = (0..active.len()).filter(|&row| wanted[active[row]].length > step).collect();
+                if still.len() < active.len() {
+                    hidden = hidden.clone().select(0, indices(still.iter().copied(), &hidden.device()));
+                    active = still.into_iter().map(|row| active[row]).collect();
+                }
+                let rows: Vec<SlotRows> = active.iter().map(|&i| SlotRows::chain(wanted[i].slot, 1)).collect();
+                let tokens: Vec<u32> = active.iter().map(|&i| drafts[i].tokens[step - 1]).collect();
                 hidden = self.pass(&rows, &tokens, hidden, step - 1);
             }
             let logits = self.logits(hidden.clone());
             let d2t = &self.drafter.vocab.d2t;
             let ask = Ask { depth: step, purpose: Purpose::Draft, index: 0 };
-            drafts.par_iter_mut().zip(logits.par_chunks(width)).zip(slots).for_each(|((draft, logits), &slot)| {
-                draft.push(logits, pick, d2t, || draws(slot).uniform(ask));
+            // The active ones stand in the order of the drafts.
+            let growing = drafts.iter_mut().zip(wanted).filter(|(_, w)| w.length > step);
+            growing.zip(logits.chunks(width)).collect::<Vec<_>>().into_par_iter().for_each(|((draft, w), logits)| {
+                draft.push(logits, pick, d2t, || draws(w.slot).uniform(ask));
             });
         }
         drafts
@@ -193,8 +205,18 @@ impl Proposer for Eagle3Proposer {
 
     fn draft(&mut self, slots: &[usize], plan: &Plan, draws: &Draws) -> Vec<Draft> {
         match *plan {
-            Plan::Chain { length, pick } => self.draft_chains(slots, length, pick, draws),
+            Plan::Chain { length, pick } => {
+                let wanted: Vec<Wanted> = slots.iter().map(|&slot| Wanted { slot, length }).collect();
+                self.draft_chains(&wanted, pick, draws)
+            }
             _ => self.draft_trees(slots, plan, draws),
+        }
+    }
+
+    fn draft_each(&mut self, wanted: &[Wanted], plan: &Plan, draws: &Draws) -> Vec<Draft> {
+        match *plan {
+            Plan::Chain { pick, .. } => self.draft_chains(wanted, pick, draws),
+            _ => self.draft_trees(&wanted.iter().map(|w| w.slot).collect::<Vec<_>>(), plan, draws),
         }
     }
 
@@ -207,22 +229,5 @@ impl Proposer for Eagle3Proposer {
 
     fn committed(&self, slot: usize) -> usize {
         self.cache.len(slot)
-    }
-}
-
-impl Draft {
-    /// Appends the token picked from one row of draft `logits`.
-    fn push(&mut self, logits: &[f32], pick: Pick, d2t: &[u32], uniform: impl FnOnce() -> f64) {
-        let index = match pick {
-            Pick::Argmax => argmax(logits) as usize,
-            Pick::Sample(temperature) => {
-                let q = probabilities(logits, temperature);
-                let index = sample_index(&q, uniform());
-                self.q.push(q);
-                index
-            }
-        };
-        self.tokens.push(d2t[index]);
-        self.logits.push(logits.to_vec());
     }
 }

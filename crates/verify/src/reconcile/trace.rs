@@ -2,6 +2,7 @@
 
 use crate::engine::SpeculativeDecoder;
 use crate::judge::Round as Judged;
+use crate::length::Fixed;
 use burn::tensor::Tensor;
 use spectrain_core::rng::{Key, Purpose};
 use spectrain_core::rules::{RuleError, Verdict};
@@ -74,7 +75,7 @@ pub(super) fn trace(
     };
     let mut recorder = Recorder { inner: proposer, slots: Vec::new(), logs: Vec::new() };
     let plan = Plan::chain(length, Pick::Argmax);
-    let decoder = SpeculativeDecoder { target, stop: &[], batch: BATCH, plan, judge: &judge };
+    let decoder = SpeculativeDecoder { target, stop: &[], batch: BATCH, plan, judge: &judge, lengths: &Fixed };
     let mut answers = BTreeMap::new();
     let requests = prompts.iter().enumerate().map(request).collect();
     decoder.run(requests, &mut recorder, |t| drop(answers.insert(t.id, t.ids)))?;

@@ -3,6 +3,7 @@
 mod offline;
 mod profile;
 mod suite;
+mod untrained;
 
 use crate::args::EvalArgs;
 use crate::device;
@@ -33,12 +34,15 @@ const TEMPERATURES: [f64; 3] = [0.0, 0.6, 1.0];
 
 /// Runs the command.
 pub fn run(args: EvalArgs) -> Result<(), Failure> {
+    if let Some(kind) = &args.proposer {
+        return untrained::run(&args, kind);
+    }
     if args.offline {
         return offline::run(&args);
     }
     let device = device::parse(&args.device)?;
-    let checkpoint = open_checkpoint(&args.checkpoint)?;
-    let recipe = recipe_of(&args.checkpoint)?;
+    let checkpoint = open_checkpoint(args.checkpoint())?;
+    let recipe = recipe_of(args.checkpoint())?;
     let asked = args.target.as_deref().unwrap_or(&checkpoint.provenance.target);
     let target = stage::locate_target(asked, false)?;
     let tree = tree(&args, &recipe)?;
@@ -69,7 +73,12 @@ pub fn run(args: EvalArgs) -> Result<(), Failure> {
     let text = costs + &table(&curves.evaluations, args.task) + &beside + &waterfall_table(&waterfalls) + &conclusions;
     show(args.json.as_deref(), &text);
     if let Some(path) = &args.json {
-        let settings = settings(&args, (&plan, &tree), &setup, &checkpoint, &suite);
+        let origin = json!({
+            "checkpoint": args.checkpoint(),
+            "drafter": checkpoint.config,
+            "trained": checkpoint.provenance,
+        });
+        let settings = settings(&args, (&plan, &tree), &setup, origin, &suite);
         let (waterfalls, reconciliation) = (waterfalls.clone(), found.clone());
         let document = Document::new(settings, &curves.evaluations);
         write_json(path, &Document { waterfalls, reconciliation, ..document })?;
@@ -77,7 +86,7 @@ pub fn run(args: EvalArgs) -> Result<(), Failure> {
     if let Some(path) = &args.report {
         let told = found.iter().map(|found| ("training and run time".to_owned(), found.to_string()));
         let facts = facts(&args, &setup, &checkpoint, &suite).into_iter().chain(told).collect();
-        let title = format!("Evaluation of {}", args.checkpoint.display());
+        let title = format!("Evaluation of {}", args.checkpoint().display());
         let (evaluations, transcripts) = (curves.evaluations, curves.transcripts);
         let report = Report { title, facts, evaluations, training: Vec::new(), transcripts, waterfalls };
         write_file(path, &report.html())?;
@@ -94,7 +103,7 @@ fn reconcile(
     suite: &Suite,
     length: usize,
 ) -> Result<Reconciliation, Failure> {
-    let run = recipe_path(&args.checkpoint).and_then(|path| Some(RunDir::look(path.parent()?)));
+    let run = recipe_path(args.checkpoint()).and_then(|path| Some(RunDir::look(path.parent()?)));
     let renderings = run.map_or(Ok(Vec::new()), |run| stage::renderings(setup, recipe, &run))?;
     let found = stage::reconcile(setup, checkpoint, &suite.prompts, &renderings, length)?;
     if found.fault.is_some() {
@@ -106,11 +115,11 @@ fn reconcile(
 /// What is drafted, refused beside what exists for chains only.
 fn tree(args: &EvalArgs, recipe: &Recipe) -> Result<TreeKind, Failure> {
     let tree = args.tree.clone().unwrap_or_else(|| recipe.eval.tree.clone());
-    let of_chains = args.profile || args.waterfall || args.advice;
+    let of_chains = args.profile || args.waterfall || args.advice || args.length_policy.is_some();
     if of_chains && tree != TreeKind::Chain {
         // Only the recipe can have said so.
-        return Err(anyhow!("eval.tree is \"{tree}\", and --profile, --waterfall and --advice are about chains"))
-            .request();
+        let options = "--profile, --waterfall, --advice and --length-policy";
+        return Err(anyhow!("eval.tree is \"{tree}\", and {options} are about chains")).request();
     }
     if tree.depth().is_some() && !args.lengths.is_empty() {
         return Err(anyhow!("--lengths: {tree} trees say their own depth")).request();
@@ -142,6 +151,7 @@ fn plan(args: &EvalArgs, recipe: &Recipe, tree: &TreeKind) -> Result<EvalPlan, F
             (true, false) => LENGTHS.to_vec(),
             (false, _) => args.lengths.clone(),
         },
+        policy: args.length_policy.unwrap_or_default(),
         batch: args.batch.unwrap_or(recipe.eval.batch),
         max_new_tokens: args.max_new_tokens.unwrap_or(recipe.eval.max_new_tokens),
         seed: recipe.seed,
@@ -159,7 +169,7 @@ fn waterfalls(
     (suite, plan): (&Suite, &EvalPlan),
     evaluations: &[Evaluation],
 ) -> Result<Vec<Waterfall>, Failure> {
-    let candidate = Candidate::load(setup, args.checkpoint.display().to_string(), checkpoint)?;
+    let candidate = Candidate::load(setup, args.checkpoint().display().to_string(), checkpoint)?;
     let answers = Answers::Fresh {
         prompts: suite.prompts.clone(),
         max_new_tokens: plan.max_new_tokens,
@@ -180,19 +190,16 @@ fn has_directory(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// The document's settings.
+/// The document's settings; `origin` says where the drafts come from.
 fn settings(
     args: &EvalArgs,
     (plan, tree): (&EvalPlan, &TreeKind),
     setup: &Setup,
-    checkpoint: &Checkpoint,
+    origin: serde_json::Value,
     suite: &Suite,
 ) -> serde_json::Value {
-    json!({
+    let mut all = json!({
         "spectrain_version": env!("CARGO_PKG_VERSION"),
-        "checkpoint": args.checkpoint,
-        "drafter": checkpoint.config,
-        "trained": checkpoint.provenance,
         "target": setup.dir,
         "target_hash": setup.target_hash,
         "tokenizer_hash": setup.tokenizer.content_hash(),
@@ -203,24 +210,40 @@ fn settings(
         "tree": tree,
         "temperatures": plan.temperatures,
         "lengths_measured": plan.lengths,
+        "length_policy": plan.policy.to_string(),
         "batch": plan.batch,
         "max_new_tokens": plan.max_new_tokens,
         "seed": plan.seed,
         "slo": plan.slo,
         "turns": "first",
         "prompts": suite.files,
-    })
+    });
+    if let (Some(all), serde_json::Value::Object(origin)) = (all.as_object_mut(), origin) {
+        all.extend(origin);
+    }
+    all
 }
 
 /// Facts for the head of the report.
 fn facts(args: &EvalArgs, setup: &Setup, checkpoint: &Checkpoint, suite: &Suite) -> Vec<(String, String)> {
-    let fact = |name: &str, value: String| (name.to_owned(), value);
     let DrafterConfig::Eagle3(drafter) = &checkpoint.config;
-    vec![
-        fact("checkpoint", args.checkpoint.display().to_string()),
-        fact("target", setup.dir.display().to_string()),
+    let mut facts = vec![
+        fact("checkpoint", args.checkpoint().display().to_string()),
         fact("drafter", format!("eagle3, draft vocabulary {}", drafter.draft_vocab_size)),
         fact("trained", format!("{} steps, loss {}", checkpoint.provenance.step, checkpoint.provenance.loss)),
+    ];
+    facts.extend(conditions(args, setup, suite));
+    facts
+}
+
+fn fact(name: &str, value: String) -> (String, String) {
+    (name.to_owned(), value)
+}
+
+/// Facts that do not depend on where the drafts come from.
+fn conditions(args: &EvalArgs, setup: &Setup, suite: &Suite) -> Vec<(String, String)> {
+    vec![
+        fact("target", setup.dir.display().to_string()),
         fact("prompt files", suite.files.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
         fact("device", args.device.clone()),
         fact("spectrain", env!("CARGO_PKG_VERSION").to_owned()),
@@ -245,8 +268,12 @@ fn recipe_path(checkpoint: &Path) -> Option<PathBuf> {
 pub(super) fn recipe_of(checkpoint: &Path) -> Result<Recipe, Failure> {
     match recipe_path(checkpoint) {
         Some(path) => Recipe::load(&path, &[]).request(),
-        None => Recipe::parse("name = \"eval\"\n[target]\npath = \".\"\n", "defaults", &[]).request(),
+        None => default_recipe(),
     }
+}
+
+fn default_recipe() -> Result<Recipe, Failure> {
+    Recipe::parse("name = \"eval\"\n[target]\npath = \".\"\n", "defaults", &[]).request()
 }
 
 /// Prints `text`; where JSON takes standard output, it gives way.

@@ -17,9 +17,10 @@ use std::path::{Path, PathBuf};
 /// Runs the command.
 pub fn run(args: &EvalArgs) -> Result<(), Failure> {
     let device = device::parse(&args.device)?;
-    let paths: Vec<&PathBuf> = std::iter::once(&args.checkpoint).chain(&args.others).collect();
+    let others = args.others.iter().map(PathBuf::as_path);
+    let paths: Vec<&Path> = std::iter::once(args.checkpoint()).chain(others).collect();
     let checkpoints: Vec<Checkpoint> = paths.iter().map(|p| open_checkpoint(p)).collect::<Result<_, _>>()?;
-    let recipe = recipe_of(&args.checkpoint)?;
+    let recipe = recipe_of(args.checkpoint())?;
     let rule = args.rule.unwrap_or(recipe.verifier.rule);
     let asked = args.target.as_deref().unwrap_or(&checkpoints[0].provenance.target);
     let dir = stage::locate_target(asked, false)?;
@@ -27,7 +28,7 @@ pub fn run(args: &EvalArgs) -> Result<(), Failure> {
     let files = if args.store.is_some() { Vec::new() } else { suite::files(&args.prompts, &recipe.eval.prompts) };
     let suite = Suite::read(&files, limit)?;
     let setup = Setup::load(dir.clone(), &device, |_| Ok(()))?;
-    let candidate = |(path, checkpoint): (&&PathBuf, &Checkpoint)| {
+    let candidate = |(path, checkpoint): (&&Path, &Checkpoint)| {
         let name = path.display().to_string();
         let fits = checkpoint.check_target(&setup.target_hash, setup.tokenizer.content_hash(), &dir);
         fits.with_context(|| name.clone()).request()?;

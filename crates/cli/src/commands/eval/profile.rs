@@ -36,7 +36,7 @@ pub fn profile(
         device: args.device.clone(),
     };
     let found = stage::profile(setup, checkpoint, prompts, &costs)?;
-    let path = file(&args.checkpoint);
+    let path = file(args.checkpoint());
     write_json(&path, &found)?;
     eprintln!("profile: written to {}", path.display());
     Ok(cost_table(&found))
@@ -48,7 +48,7 @@ pub fn conclusions(args: &EvalArgs, results: &[Evaluation]) -> Result<String, Fa
     if !(args.profile || args.advice) {
         return Ok(text);
     }
-    let costs = read(&args.checkpoint)?;
+    let costs = read(args.checkpoint())?;
     if let (true, Some(costs)) = (args.profile, &costs) {
         text += &predictions(costs, results);
     }

@@ -1,0 +1,141 @@
+//! Length policies: what they answer, that they see the past alone, and that the text stays the target's.
+
+use crate::identity::{accepted_under, setup};
+use crate::law::{PROMPT, VOCABULARY, exact};
+use crate::support::{random_drafter, random_target};
+use burn::tensor::Device;
+use spectrain_core::rng::{Key, Purpose};
+use spectrain_core::rules::Rule;
+use spectrain_core::stats::chi_square::goodness_of_fit;
+use spectrain_core::stats::lookup::Lookup;
+use spectrain_core::stats::{Call, Round};
+use spectrain_draft::untrained::NgramProposer;
+use spectrain_draft::untrained::ngram::Ngrams;
+use spectrain_draft::{Eagle3Proposer, Plan, Proposer};
+use spectrain_model::Request;
+use spectrain_verify::judge::{judge, pick};
+use spectrain_verify::length::{Floor, Shrinking};
+use spectrain_verify::{Fixed, LengthPolicy, SpeculativeDecoder};
+use std::path::Path;
+use std::sync::Mutex;
+
+fn call(drafted: usize, accepted: usize) -> Call {
+    Call { kept: Round { drafted, accepted, committed: accepted + 1 }, accepted, stop: None, end: None }
+}
+
+#[test]
+fn policies_follow_the_past() {
+    assert_eq!([0, 3, 5].map(|accepted| Shrinking.length(&[call(5, accepted)], 5)), [1, 4, 5]);
+    assert_eq!((Shrinking.length(&[], 5), Fixed.length(&[call(5, 0)], 5)), (5, 5));
+    let floor = Floor { share: 0.3 };
+    let mut past = vec![call(5, 5); 20];
+    let mut asked = Vec::new();
+    for _ in 0..40 {
+        let length = floor.length(&past, 5);
+        past.push(call(length, 0));
+        asked.push(length);
+    }
+    // Of the last eight, five rounds without acceptance leave 15 of 40 and six leave 10.
+    let expected = [vec![5; 6], vec![0; Floor::PAUSE], vec![5; Floor::WINDOW], vec![0; 10]].concat();
+    assert_eq!(asked, expected);
+}
+
+/// A policy with what it was asked.
+struct Asked<'a> {
+    policy: &'a dyn LengthPolicy,
+    log: Mutex<Vec<(Vec<Call>, usize)>>,
+}
+
+impl LengthPolicy for Asked<'_> {
+    fn length(&self, past: &[Call], longest: usize) -> usize {
+        let length = self.policy.length(past, longest);
+        self.log.lock().unwrap().push((past.to_vec(), length));
+        length
+    }
+}
+
+/// Not a policy that would be used: any function of the past, so that every mixture of lengths occurs in a batch.
+struct Erratic;
+
+impl LengthPolicy for Erratic {
+    fn length(&self, past: &[Call], longest: usize) -> usize {
+        let sum = past.iter().map(|call| 2 * call.accepted + call.kept.drafted).sum::<usize>();
+        Key::new(8, past.len() as u64, sum as u64, Purpose::Noise).below_at(0, longest + 1)
+    }
+}
+
+#[test]
+fn a_policy_is_shown_the_finished_rounds_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = random_target(dir.path(), 12, 3);
+    let request = |id: u64| Request {
+        id,
+        prompt: (0..3 + id as u32).map(|i| (5 * i + id as u32) % 12).collect(),
+        max_new_tokens: 40 + 7 * id as usize,
+        temperature: 1.0,
+        seed: 4,
+    };
+    for policy in [&Fixed as &dyn LengthPolicy, &Shrinking, &Floor { share: 0.5 }, &Erratic] {
+        let (drafter, weights) = random_drafter(&target, 10, 5, &Device::flex());
+        let mut proposer = Eagle3Proposer::new(drafter, &weights);
+        let asked = Asked { policy, log: Mutex::default() };
+        let plan = Plan::chain(4, pick(Rule::Token, 1.0));
+        let judge = judge(Rule::Token).unwrap();
+        let decoder = SpeculativeDecoder { target: &target, stop: &[], batch: 3, plan, judge, lengths: &asked };
+        let mut answers = Vec::new();
+        decoder.run((0..8).map(request).collect(), &mut proposer, |t| answers.push(t)).unwrap();
+        let mut expected: Vec<(Vec<Call>, usize)> = Vec::new();
+        for answer in &answers {
+            for (i, call) in answer.calls.iter().enumerate() {
+                // The answer to the past is what was drafted, whatever came after.
+                assert_eq!(policy.length(&answer.calls[..i], 4), call.kept.drafted);
+                expected.push((answer.calls[..i].to_vec(), call.kept.drafted));
+            }
+        }
+        let mut log = asked.log.into_inner().unwrap();
+        for list in [&mut log, &mut expected] {
+            list.sort_by_key(|asked| format!("{asked:?}"));
+        }
+        assert_eq!(log, expected);
+    }
+}
+
+#[test]
+fn text_of_any_lengths_is_the_plain_text() {
+    let s = setup(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../checkpoints/tiny"));
+    for (rule, temperature) in [(Rule::Greedy, 0.0), (Rule::SampledMatch, 1.0)] {
+        for policy in [&Shrinking as &dyn LengthPolicy, &Floor { share: 0.3 }, &Erratic] {
+            let lookup = Lookup { min_match: 1, max_match: 3 };
+            let proposer = |_| -> Box<dyn Proposer> { Box::new(NgramProposer::new(Ngrams(lookup))) };
+            let plan = Plan::chain(5, pick(rule, temperature));
+            let histogram = accepted_under(&s, (rule, temperature), (plan, policy), proposer);
+            assert!(histogram[1..].iter().sum::<usize>() > 20, "{histogram:?}");
+        }
+    }
+}
+
+/// A draw that a longer and a shorter round shared would show here.
+#[test]
+fn rules_keep_the_law_at_any_lengths() {
+    const TOKENS: usize = 5;
+    let dir = tempfile::tempdir().unwrap();
+    let target = random_target(dir.path(), VOCABULARY, 3);
+    for rule in [Rule::Token, Rule::Block] {
+        for policy in [&Shrinking as &dyn LengthPolicy, &Erratic] {
+            let (drafter, weights) = random_drafter(&target, 3, 5, &Device::flex());
+            let mut proposer = Eagle3Proposer::new(drafter, &weights);
+            let request =
+                |id| Request { id, prompt: PROMPT.to_vec(), max_new_tokens: TOKENS, temperature: 1.0, seed: 9 };
+            let plan = Plan::chain(3, pick(rule, 1.0));
+            let judge = judge(rule).unwrap();
+            let decoder = SpeculativeDecoder { target: &target, stop: &[], batch: 512, plan, judge, lengths: policy };
+            let mut observed = vec![0; VOCABULARY.pow(TOKENS as u32)];
+            let count = |t: spectrain_verify::Transcript| {
+                observed[t.ids.iter().fold(0, |n, &id| n * VOCABULARY + id as usize)] += 1;
+            };
+            decoder.run((0..150_000).map(request).collect(), &mut proposer, count).unwrap();
+            let p = goodness_of_fit(&observed, &exact(&target, TOKENS)).unwrap().p_value;
+            assert!(p > 1e-4, "{rule}: p = {p:e}");
+        }
+    }
+}
