@@ -66,7 +66,7 @@ pub enum Command {
     #[command(
         after_long_help = "Examples\n\nThe default curves, k = 0 to 7 at temperatures 0, 0.6 and 1, with a page to look at:\n\n  spectrain eval runs/smollm2-eagle3/best --report curves.html\n\nA public suite by task, against limits on waiting, with every number as JSON:\n\n  spectrain eval runs/smollm2-eagle3/best --prompts spec_bench.jsonl --limit 78 --task --slo ttft=500ms,tpot=50ms --json curves.json\n\nWithout a drafter, copying from the text itself:\n\n  spectrain eval --proposer ngram:2,4 --target smollm2-135m-instruct\n\nOne point, greedy:\n\n  spectrain eval runs/smollm2-eagle3/best --temperature 0 --lengths 5\n\nWhich of two checkpoints is better, without decoding with either:\n\n  spectrain eval runs/a/best runs/b/best --offline\n\nWhat rounds cost here, the speed-up that this predicts, and whether speculation pays:\n\n  spectrain eval runs/smollm2-eagle3/best --profile --advice"
     )]
-    Eval(EvalArgs),
+    Eval(Box<EvalArgs>),
     /// Bring a target, or convert a GGUF file
     ///
     /// Writes a model directory in the Hugging Face layout: config.json, tokenizer.json, tokenizer_config.json and

@@ -35,7 +35,7 @@ fn run(command: Command) -> Result<(), exit::Failure> {
         Command::Fit(args) => commands::fit::run(args),
         Command::Generate(args) => commands::generate::run(args),
         Command::Capture(args) => commands::capture::run(args),
-        Command::Eval(args) => commands::eval::run(args),
+        Command::Eval(args) => commands::eval::run(*args),
         Command::Fetch(args) => commands::fetch::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
         Command::Chat(args) => commands::chat::run(args),
