@@ -60,7 +60,8 @@ def measured(checkpoint):
     """τ at temperature 1 under the token rule, with its interval."""
     path = pathlib.Path(checkpoint).parent / "verified.json"
     if not path.exists():
-        spectrain("eval", checkpoint, "--prompts", "eval/heldout.jsonl", "--limit", 56, "--lengths", LENGTH,
+        spectrain("eval", checkpoint, "--prompts", "eval/heldout.jsonl", "--limit", 56, "--max-new-tokens", 96,
+                  "--lengths", LENGTH,
                   "--temperature", 1, "--json", path)
     row = next(r for r in json.loads(path.read_text())["rows"] if r["length"] == LENGTH and r["task"] is None)
     return row
@@ -117,7 +118,7 @@ def report(rows, held):
               "| loss | seed | tokens per target call [95 %] |", "|---|---|---|"]
     for kind in dict.fromkeys(["kl", first if first != "kl" else sorted(best, key=best.get)[-2]]):
         for seed in SEEDS:
-            row = measured(rows[kind, seed])["tokens_per_target_call"]
+            row = measured(rows[kind, seed])["interval"]
             lines.append(f"| {kind} | {seed} | {interval(row)} |")
     pathlib.Path(f"eval/losses-{WHICH}.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
