@@ -126,14 +126,14 @@ fn scalars_read_back_as_recorded_and_a_resumed_run_has_no_gap() {
     let expect = |tag: &str, right: &[(u64, f32)]| assert_eq!(found.get(tag).map(Vec::as_slice), Some(right), "{tag}");
     expect("train/loss", &[(10, 0.25), (20, 0.125)]);
     expect("train/loss_step/1", &[(10, 3.25), (20, 3.25)]);
-    expect("train/overlap_step/0", &[(10, 0.5), (20, 0.5)]);
+    expect("train/acceptance_step/0", &[(10, 0.5), (20, 0.5)]);
     expect("train/expected_length_teacher_forced", &[(10, 1.625), (20, 1.625)]);
     expect("train/learning_rate", &[(10, 1e-3), (20, 1e-3)]);
     expect("train/gradient_norm", &[(10, 0.75), (20, 0.75)]);
     expect("speed/tokens_per_second", &[(10, 512.0), (20, 512.0)]);
     expect("speed/peak_memory_mib", &[(10, 96.5), (20, 96.5)]);
     expect("validation/loss", &[(20, 1.25)]);
-    expect("validation/overlap_step/1", &[(20, 0.3)]);
+    expect("validation/acceptance_step/1", &[(20, 0.3)]);
     expect("validation/expected_length", &[(20, 1.5)]);
     expect("validation/over_training", &[(20, 1.0)]);
     expect("measured/T0_K4/tokens_per_target_call", &[(20, 1.75)]);

@@ -28,7 +28,7 @@ pub struct StepLoss {
     /// Σ loss: nats, and the weighted feature loss where there is one.
     pub loss: f64,
     /// Σ chance of acceptance under the declared verifier, teacher-forced: a proxy of what it will measure.
-    pub overlap: f64,
+    pub accepted: f64,
     /// Rows.
     pub rows: usize,
 }
@@ -37,7 +37,7 @@ impl StepLoss {
     /// Adds another batch's sums.
     pub fn add(&mut self, other: &Self) {
         self.loss += other.loss;
-        self.overlap += other.overlap;
+        self.accepted += other.accepted;
         self.rows += other.rows;
     }
 }
@@ -66,7 +66,7 @@ impl Objective {
         };
         let found = draft_loss(hidden.clone(), batch.target_hidden.clone(), batch.target_lse.clone(), problem);
         let step = |(k, (hidden, step)): (usize, (Tensor<2>, StepRows))| {
-            let mut sum = StepLoss { loss: step.loss, overlap: step.accepted, rows: batch.supervised[k].len() };
+            let mut sum = StepLoss { loss: step.loss, accepted: step.accepted, rows: batch.supervised[k].len() };
             let mut gradient = step.gradient;
             if self.feature_weight > 0.0 && sum.rows > 0 {
                 let (value, of_features) = self.feature_loss(&hidden, batch, k);

@@ -20,7 +20,7 @@ pub struct TrainingPoint {
     pub held_out: bool,
     /// Loss per supervised token, nats.
     pub loss: f64,
-    /// Teacher-forced overlap by drafted position.
+    /// Teacher-forced chance of acceptance under the declared verifier, by drafted position.
     pub alpha_step: Vec<f64>,
 }
 
@@ -76,14 +76,14 @@ pub fn read_training(text: &str) -> Result<Vec<TrainingPoint>, TrainingError> {
     Ok(points.into_values().collect())
 }
 
-/// Loss and overlap over the steps; none without records.
+/// Loss and chance of acceptance over the steps; none without records.
 pub fn figures(points: &[TrainingPoint]) -> Vec<Figure> {
     if points.is_empty() {
         return Vec::new();
     }
     let mut figures = vec![loss(points)];
     if points.iter().any(|p| !p.alpha_step.is_empty()) {
-        figures.push(overlap(points));
+        figures.push(acceptance(points));
     }
     figures
 }
@@ -109,7 +109,7 @@ fn loss(points: &[TrainingPoint]) -> Figure {
     .draw()
 }
 
-fn overlap(points: &[TrainingPoint]) -> Figure {
+fn acceptance(points: &[TrainingPoint]) -> Figure {
     let positions = points.iter().map(|p| p.alpha_step.len()).max().unwrap_or(0);
     let validated = points.iter().any(|p| p.held_out);
     let mut series = Vec::new();
@@ -122,13 +122,13 @@ fn overlap(points: &[TrainingPoint]) -> Figure {
     }
     let lines = if validated { " Thin lines: training; marks: held out." } else { "" };
     LineChart {
-        title: "Overlap with the target".to_string(),
+        title: "Chance of acceptance on the true text".to_string(),
         note: format!(
-            "By drafted position, read from the true text: a proxy of acceptance, not a measurement.{lines}{}",
+            "By drafted position, as the declared verifier would accept: a proxy, not a measurement.{lines}{}",
             bucket_note(points)
         ),
         x: steps(points),
-        y: Axis::round("mean overlap", 0.0, 1.0, 5),
+        y: Axis::round("mean chance of acceptance", 0.0, 1.0, 5),
         series,
         dodge: false,
     }

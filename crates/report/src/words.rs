@@ -67,8 +67,10 @@ pub const WORDS: [(&str, &str); 21] = [
          drafter each.",
     ),
     (
-        "overlap",
-        "Sum over tokens of the smaller of the two probabilities, target's and drafter's, averaged over training text. \
-         It is the chance of acceptance after the true text, hence a proxy: at run time a draft follows drafts.",
+        "chance of acceptance",
+        "What the declared verifier pays for, averaged over training text. Where drafts are sampled, the overlap: the sum \
+         over tokens of the smaller of the two probabilities, target's and drafter's. Where a draft is the drafter's \
+         likeliest token, the target's probability of it. It stands after the true text, hence is a proxy: at run time a \
+         draft follows drafts.",
     ),
 ];

@@ -19,7 +19,8 @@ pub enum Record {
         loss: f64,
         /// Loss of each unroll step, unweighted.
         loss_step: Vec<f64>,
-        /// Teacher-forced overlap of each unroll step: a proxy of acceptance, not a measurement.
+        /// Teacher-forced chance of acceptance of each unroll step under the declared verifier: a proxy, not a
+        /// measurement.
         alpha_step: Vec<f64>,
         /// Learning rate.
         learning_rate: f64,
@@ -49,7 +50,7 @@ pub enum Record {
         loss: f64,
         /// Loss of each unroll step.
         loss_step: Vec<f64>,
-        /// Teacher-forced overlap of each unroll step.
+        /// Teacher-forced chance of acceptance of each unroll step.
         alpha_step: Vec<f64>,
         /// Expected committed tokens per target call along the answers, by round: a measurement without decoding.
         /// `None` where it is not made.

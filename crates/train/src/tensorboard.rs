@@ -68,7 +68,7 @@ impl MetricSink for TensorBoard {
             } => {
                 self.scalar("train/loss", *loss, *step);
                 self.each("train/loss_step", 0, loss_step, *step);
-                self.each("train/overlap_step", 0, alpha_step, *step);
+                self.each("train/acceptance_step", 0, alpha_step, *step);
                 self.scalar("train/expected_length_teacher_forced", expected_length(alpha_step), *step);
                 self.scalar("train/learning_rate", *learning_rate, *step);
                 self.scalar("train/gradient_norm", *gradient_norm, *step);
@@ -85,7 +85,7 @@ impl MetricSink for TensorBoard {
             Record::Validation { step, loss, loss_step, alpha_step, expected_length: measured, over_training } => {
                 self.scalar("validation/loss", *loss, *step);
                 self.each("validation/loss_step", 0, loss_step, *step);
-                self.each("validation/overlap_step", 0, alpha_step, *step);
+                self.each("validation/acceptance_step", 0, alpha_step, *step);
                 self.scalar("validation/expected_length_teacher_forced", expected_length(alpha_step), *step);
                 if let Some(measured) = measured {
                     self.scalar("validation/expected_length", *measured, *step);

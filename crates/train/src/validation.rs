@@ -48,7 +48,7 @@ impl Trainer<'_> {
             step: progress.step,
             loss: self.mean_loss(&window.sums, window.tokens.max(1)),
             loss_step: window.means(|s| s.loss),
-            alpha_step: window.means(|s| s.overlap),
+            alpha_step: window.means(|s| s.accepted),
             expected_length: measured,
             over_training: verdict.over_training,
         };

@@ -32,7 +32,7 @@ impl Window {
 }
 
 fn to_bits<S: Serializer>(sums: &[StepLoss], serializer: S) -> Result<S::Ok, S::Error> {
-    let bits: Vec<_> = sums.iter().map(|s| (s.loss.to_bits(), s.overlap.to_bits(), s.rows)).collect();
+    let bits: Vec<_> = sums.iter().map(|s| (s.loss.to_bits(), s.accepted.to_bits(), s.rows)).collect();
     bits.serialize(serializer)
 }
 
@@ -40,6 +40,6 @@ fn from_bits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<StepLoss>
     let bits = Vec::<(u64, u64, usize)>::deserialize(deserializer)?;
     let sums = bits.into_iter();
     Ok(sums
-        .map(|(loss, overlap, rows)| StepLoss { loss: f64::from_bits(loss), overlap: f64::from_bits(overlap), rows })
+        .map(|(loss, accepted, rows)| StepLoss { loss: f64::from_bits(loss), accepted: f64::from_bits(accepted), rows })
         .collect())
 }

@@ -76,7 +76,7 @@ fn every_figure_says_what_it_is() {
         "Output tokens per second",
         "Where the time goes",
         "Loss",
-        "Overlap with the target",
+        "Chance of acceptance on the true text",
     ];
     assert_eq!(titles, expected);
 }
