@@ -66,6 +66,10 @@ pub struct Plain {
     pub tasks: BTreeMap<String, Counted>,
     /// What it held.
     pub memory: Memory,
+    /// Output tokens per second of its slowest and its fastest stint: how steady the machine was. None in results of
+    /// earlier versions.
+    #[serde(default)]
+    pub stints: Option<[f64; 2]>,
 }
 
 /// What a shorter draft would have committed, from the rounds of a longer one: not measured.
@@ -136,8 +140,12 @@ pub struct Evaluation {
     pub tokens_per_second: f64,
     /// Output tokens per second of the plain path.
     pub plain_tokens_per_second: f64,
-    /// Ratio of the two rates, measured in one process.
+    /// Ratio of the two rates, measured by turns in one process.
     pub speedup: f64,
+    /// The same with its 95 % interval, resampled by stints of questions that both answered one after the other; none in
+    /// results of earlier versions.
+    #[serde(default)]
+    pub speedup_interval: Option<Interval>,
     /// Prompts whose text equals the plain path's, where rule and seed promise that; the rest differ by rounding.
     pub same_text: Option<usize>,
     /// Rejections without residual mass that fell back to the target.

@@ -91,6 +91,21 @@ pub struct Cost {
     pub memory: Memory,
 }
 
+impl Cost {
+    /// Adds a run of the same decoder: the times add up, and of the memory the larger counts.
+    pub fn add(&mut self, other: Self) {
+        let Times { draft, verify, sample, state, total } = other.times;
+        self.times.draft += draft;
+        self.times.verify += verify;
+        self.times.sample += sample;
+        self.times.state += state;
+        self.times.total += total;
+        if other.memory.total() > self.memory.total() {
+            self.memory = other.memory;
+        }
+    }
+}
+
 /// Where the time went.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Times {

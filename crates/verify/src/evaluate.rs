@@ -5,14 +5,13 @@ use crate::engine::{Cost, SpeculativeDecoder, Transcript};
 use crate::judge::judge;
 use crate::length::{Fixed, PolicyKind};
 use crate::plain::PlainRun;
-use crate::plan::{RANKS, one_level, plan};
+use crate::plan::{RANKS, one_level};
 use spectrain_core::evaluation::{Estimate, Evaluation, Seconds};
 use spectrain_core::rules::{Rule, RuleError};
-use spectrain_core::stats::{Slo, StatsError};
+use spectrain_core::stats::{Ratio, Resampling, Slo, StatsError};
 use spectrain_core::tree::{TreeKind, TreeKindError};
 use spectrain_draft::proposer::Proposer;
 use spectrain_model::{Llama, Request};
-use std::collections::BTreeMap;
 
 /// How to measure.
 #[derive(Debug, Clone)]
@@ -86,6 +85,9 @@ pub enum EvaluateError {
     /// A distribution was none.
     #[error(transparent)]
     Verify(#[from] RuleError),
+    /// There is no way to draft to be measured.
+    #[error("nothing to measure: name a length at least")]
+    Nothing,
     /// Nothing was counted.
     #[error("no verify call was made: {0}")]
     Stats(#[from] StatsError),
@@ -97,37 +99,6 @@ pub struct Measurement {
     pub evaluation: Evaluation,
     /// The answers, in the order of the questions.
     pub transcripts: Vec<Transcript>,
-}
-
-/// Answers `questions` speculatively, and counts; `plain` are the same requests' plain answers. `progress` is called
-/// with the tokens written.
-///
-/// # Errors
-/// [`EvaluateError`].
-pub fn evaluate(
-    target: &Llama,
-    proposer: &mut dyn Proposer,
-    stop: &[u32],
-    questions: &[Question],
-    settings: &Settings,
-    plain: &PlainRun,
-    mut progress: impl FnMut(usize),
-) -> Result<Measurement, EvaluateError> {
-    let Settings { rule, temperature, length, batch, .. } = *settings;
-    let judge = judge(rule).ok_or(EvaluateError::Rule(rule))?;
-    let requests = requests(target, questions, settings)?;
-    let plan = plan(&settings.tree, rule, temperature, length, &settings.ranks)?;
-    let nodes = plan.drafted() + 1;
-    let lengths = settings.policy.policy();
-    let decoder = SpeculativeDecoder { target, stop, batch, plan, judge, lengths: lengths.as_ref() };
-    let mut transcripts: BTreeMap<u64, Transcript> = BTreeMap::new();
-    let cost = decoder.run(requests, proposer, |t| {
-        progress(t.ids.len());
-        transcripts.insert(t.id, t);
-    })?;
-    let transcripts: Vec<Transcript> = transcripts.into_values().collect();
-    let evaluation = summarise(questions, (settings, nodes), plain, &transcripts, cost)?;
-    Ok(Measurement { evaluation, transcripts })
 }
 
 /// The probability that a node's accepted child is its sibling of each rank, measured at depth 1 on `questions`: what a
@@ -149,7 +120,7 @@ pub fn acceptance_by_rank(
     let decoder = SpeculativeDecoder { target, stop, batch, plan, judge, lengths: &Fixed };
     let mut counts = vec![0; RANKS];
     let mut calls = 0;
-    decoder.run(requests(target, questions, settings)?, proposer, |t| {
+    decoder.run(requests(target, questions, settings, RANKS)?, proposer, |t| {
         calls += t.calls.len();
         counts.iter_mut().zip(t.ranks).for_each(|(count, found)| *count += found);
     })?;
@@ -178,14 +149,15 @@ fn answers(transcripts: &[Transcript]) -> Vec<Answer> {
     transcripts.iter().map(|t| Answer { calls: t.calls.clone(), timeline: t.timeline.clone() }).collect()
 }
 
-/// The questions as requests, each with room for its answer and a draft behind it.
+/// The questions as requests, each with room for its answer and `drafted` tokens behind it.
 pub(crate) fn requests(
     target: &Llama,
     questions: &[Question],
     settings: &Settings,
+    drafted: usize,
 ) -> Result<Vec<Request>, EvaluateError> {
     let limit = target.config().max_positions;
-    let room = settings.max_new_tokens + settings.length + 1;
+    let room = settings.max_new_tokens + drafted + 1;
     let request = |(index, q): (usize, &Question)| {
         if q.prompt.len() + room > limit {
             return Err(EvaluateError::TooLong { index, tokens: q.prompt.len(), room, limit });
@@ -201,12 +173,13 @@ pub(crate) fn requests(
     questions.iter().enumerate().map(request).collect()
 }
 
-fn summarise(
+/// The figures of `transcripts` beside those of `plain`; `rates` are the tokens and seconds of the same stints.
+pub(crate) fn summarise(
     questions: &[Question],
     (settings, nodes): (&Settings, usize),
     plain: &PlainRun,
     transcripts: &[Transcript],
-    Cost { times, memory }: Cost,
+    (Cost { times, memory }, rates): (Cost, &[Ratio]),
 ) -> Result<Evaluation, EvaluateError> {
     let seconds = times.total.as_secs_f64();
     let counting = Counting { length: settings.length, seed: settings.seed, slo: settings.slo.as_ref(), seconds };
@@ -240,6 +213,9 @@ fn summarise(
         tokens_per_second,
         plain_tokens_per_second,
         speedup: tokens_per_second / plain_tokens_per_second,
+        speedup_interval: Some(
+            Resampling { seed: settings.seed, ..Resampling::default() }.quotient(rates, &plain.rates)?,
+        ),
         same_text: promised.then(same),
         residual_fallbacks: transcripts.iter().map(|t| t.fallbacks).sum(),
         memory: Some(memory),

@@ -59,6 +59,7 @@ fn evaluation(temperature: f64, accepted: &[usize], speedup: f64) -> Evaluation 
         tokens_per_second: 10.0 * speedup,
         plain_tokens_per_second: 10.0,
         speedup,
+        speedup_interval: None,
         same_text: None,
         residual_fallbacks: 0,
         memory: None,
