@@ -38,7 +38,7 @@ fn measure(target: &Llama, settings: &Settings) -> (PlainRun, Measurement) {
     let (drafter, weights) = random_drafter(target, 10, 5, &Device::flex());
     let mut proposer = Eagle3Proposer::new(drafter, &weights);
     let mut bench = Bench { target, proposer: &mut proposer, stop: &STOP };
-    let mut found = compare(&mut bench, &questions(), std::slice::from_ref(settings), |_| ()).unwrap();
+    let mut found = compare(&mut bench, &questions(), std::slice::from_ref(settings), &mut |_| Ok(()), |_| ()).unwrap();
     (found.plain, found.measurements.remove(0))
 }
 
@@ -133,7 +133,7 @@ fn by_turns_everyone_answers_as_alone() {
     let (drafter, weights) = random_drafter(&target, 10, 5, &Device::flex());
     let mut proposer = Eagle3Proposer::new(drafter, &weights);
     let mut bench = Bench { target: &target, proposer: &mut proposer, stop: &STOP };
-    let found = compare(&mut bench, &questions(), &all, |_| ()).unwrap();
+    let found = compare(&mut bench, &questions(), &all, &mut |_| Ok(()), |_| ()).unwrap();
     assert!(found.plain.rates.len() > 2, "with one stint the test would see nothing");
     for (settings, together) in all.iter().zip(&found.measurements) {
         let (plain, alone) = measure(&target, settings);

@@ -119,7 +119,8 @@ impl Plain<'_> {
 }
 
 /// Answers `questions` plainly and under each of `settings`, which differ in what is drafted and how it is judged.
-/// `progress` is called with the tokens that anyone has written.
+/// `between` has its turn before each stint and after the last; `progress` is called with the tokens that anyone has
+/// written.
 ///
 /// # Errors
 /// [`EvaluateError`]; nothing was measured then.
@@ -127,6 +128,7 @@ pub fn compare(
     bench: &mut Bench,
     questions: &[Question],
     settings: &[Settings],
+    between: &mut dyn FnMut(&mut Bench) -> Result<(), EvaluateError>,
     mut progress: impl FnMut(usize),
 ) -> Result<Comparison, EvaluateError> {
     let contender = |settings| Contender::new(bench.target, questions, settings);
@@ -137,6 +139,7 @@ pub fn compare(
     let size = stint_size(questions.len(), first.batch);
     for (number, start) in (0..questions.len()).step_by(size).enumerate() {
         let stint = start..(start + size).min(questions.len());
+        between(bench)?;
         for turn in turns(contenders.len() + 1, number) {
             match turn.checked_sub(1) {
                 None => plain.answer(bench, stint.clone(), &mut progress),
@@ -144,6 +147,7 @@ pub fn compare(
             }
         }
     }
+    between(bench)?;
     let plain = PlainRun::of(bench.target, questions, first, plain.answers, plain.cache, plain.rates)?;
     let measure = |c: Contender| {
         let transcripts: Vec<Transcript> = c.transcripts.into_values().collect();

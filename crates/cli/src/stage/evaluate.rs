@@ -1,5 +1,6 @@
 //! The drafter against its target in the exact verifier.
 
+use super::Costs;
 use super::offline::{Candidate, score, written};
 use super::setup::Setup;
 use super::transcript::transcript;
@@ -92,21 +93,22 @@ pub fn evaluate(
     prompts: &[Prompt],
     plan: &EvalPlan,
 ) -> Result<Curves, Failure> {
-    evaluate_trees(setup, checkpoint, prompts, plan, &TreeKind::Chain)
+    evaluate_trees(setup, checkpoint, prompts, plan, &TreeKind::Chain, None)
 }
 
 /// As [`evaluate`], for trees: each is measured beside a chain of as many nodes. Of trees whose shape is given, the
-/// lengths of `plan` are not read.
+/// lengths of `plan` are not read. `costs` are measured by turns with the rest.
 pub fn evaluate_trees(
     setup: &Setup,
     checkpoint: &Checkpoint,
     prompts: &[Prompt],
     plan: &EvalPlan,
     tree: &TreeKind,
+    costs: Option<&mut Costs>,
 ) -> Result<Curves, Failure> {
     let proposer = checkpoint.proposer(&setup.target).request()?;
     let candidate = Candidate::load(setup, String::new(), checkpoint)?;
-    Evaluator::new(setup, proposer, Some(candidate), prompts, plan.policy)?.curves(plan, tree)
+    Evaluator::new(setup, proposer, Some(candidate), prompts, plan.policy)?.curves(plan, tree, costs)
 }
 
 /// As [`evaluate`], with a proposer that was not trained: nothing of offline's stands beside it.
@@ -116,7 +118,7 @@ pub fn evaluate_untrained(
     prompts: &[Prompt],
     plan: &EvalPlan,
 ) -> Result<Curves, Failure> {
-    Evaluator::new(setup, proposer, None, prompts, plan.policy)?.curves(plan, &TreeKind::Chain)
+    Evaluator::new(setup, proposer, None, prompts, plan.policy)?.curves(plan, &TreeKind::Chain, None)
 }
 
 /// The rule that judges chains as `rule` judges trees.
@@ -170,11 +172,14 @@ impl<'a> Evaluator<'a> {
     }
 
     /// Measures every temperature and length, all lengths of a temperature and plain decoding by turns.
-    fn curves(&mut self, plan: &EvalPlan, tree: &TreeKind) -> Result<Curves, Failure> {
+    fn curves(&mut self, plan: &EvalPlan, tree: &TreeKind, mut costs: Option<&mut Costs>) -> Result<Curves, Failure> {
         let (temperatures, lengths) = plan.axes();
         let lengths = tree.depth().map_or(lengths, |depth| vec![depth]);
         let longest = lengths.last().copied().unwrap_or(1);
         self.warm_up(&plan.settings(temperatures.first().copied().unwrap_or(0.0), longest));
+        if let Some(costs) = &mut costs {
+            costs.measure_beside(&mut self.bench(), plan.batch)?;
+        }
         let mut curves = Curves { evaluations: Vec::new(), transcripts: Vec::new(), figures: Vec::new() };
         for &temperature in &temperatures {
             let chain = plan.settings(temperature, longest);
@@ -182,7 +187,7 @@ impl<'a> Evaluator<'a> {
             let drafting = |&length| Settings { length, tree: tree.clone(), ranks: ranks.clone(), ..chain.clone() };
             let mut settings: Vec<Settings> = lengths.iter().map(drafting).collect();
             settings.extend(chains_beside(&settings)?);
-            let Comparison { plain, mut measurements } = self.compare(&settings)?;
+            let Comparison { plain, mut measurements } = self.compare(&settings, costs.as_deref_mut())?;
             let beside: Vec<Evaluation> = measurements.split_off(lengths.len()).into_iter().map(alone).collect();
             let scored = self.followed(plan, &chain, &plain, tree)?;
             for mut measured in measurements {
@@ -210,10 +215,14 @@ impl<'a> Evaluator<'a> {
         let (target, proposer) = (&self.setup.target, self.proposer.as_mut());
         let mut bench = Bench { target, proposer, stop: &self.stop };
         // What cannot be measured is told by the measurement itself.
-        drop(spectrain_verify::compare(&mut bench, questions, &[settings], |_| ()));
+        drop(spectrain_verify::compare(&mut bench, questions, &[settings], &mut |_| Ok(()), |_| ()));
     }
 
-    fn compare(&mut self, settings: &[Settings]) -> Result<Comparison, Failure> {
+    fn bench(&mut self) -> Bench<'_> {
+        Bench { target: &self.setup.target, proposer: self.proposer.as_mut(), stop: &self.stop }
+    }
+
+    fn compare(&mut self, settings: &[Settings], mut costs: Option<&mut Costs>) -> Result<Comparison, Failure> {
         let names = settings.iter().map(|s| format!("{} K={}", s.tree, s.length)).collect::<Vec<_>>().join(", ");
         let [first, ..] = settings else { return Err(anyhow!("no draft length is named")).request() };
         let label = format!("eval T={} plain, {names} {}", first.temperature, first.rule);
@@ -221,8 +230,13 @@ impl<'a> Evaluator<'a> {
         let progress = Progress::new(&label, most as u64, "tokens at most");
         let (target, proposer) = (&self.setup.target, self.proposer.as_mut());
         let mut bench = Bench { target, proposer, stop: &self.stop };
-        let run =
-            spectrain_verify::compare(&mut bench, &self.questions, settings, |tokens| progress.inc(tokens as u64));
+        let (temperature, batch) = (first.temperature, first.batch);
+        let mut between = |bench: &mut Bench| match &mut costs {
+            Some(costs) => costs.sweep(bench, temperature, batch),
+            None => Ok(()),
+        };
+        let count = |tokens| progress.inc(tokens as u64);
+        let run = spectrain_verify::compare(&mut bench, &self.questions, settings, &mut between, count);
         progress.finish();
         run.work()
     }

@@ -58,11 +58,9 @@ pub fn run(args: EvalArgs) -> Result<(), Failure> {
         true => None,
         false => Some(reconcile(&args, &setup, &checkpoint, &recipe, &suite, longest)?),
     };
-    let costs = match args.profile {
-        true => profile::profile(&args, &setup, &checkpoint, &suite.prompts, &plan)?,
-        false => String::new(),
-    };
-    let mut curves = stage::evaluate_trees(&setup, &checkpoint, &suite.prompts, &plan, &tree)?;
+    let mut costs = profile::costs(&args, &setup, &suite.prompts, &plan)?;
+    let mut curves = stage::evaluate_trees(&setup, &checkpoint, &suite.prompts, &plan, &tree, costs.as_mut())?;
+    let costs = profile::keep(&args, costs)?;
     let found = found.map(|found| stage::with_figures(found, std::mem::take(&mut curves.figures)));
     let waterfalls = match args.waterfall {
         true => waterfalls(&args, &setup, &checkpoint, &recipe, (&suite, &plan), &curves.evaluations)?,
