@@ -60,11 +60,11 @@ impl Samples {
         LengthCost {
             length,
             nodes: batch * (length + 1),
-            draft: median(&self.draft),
-            verify: median(&self.verify),
-            sample: median(&self.sample),
-            state: median(&self.state),
-            prompt: median(&self.prompt),
+            draft: mean(&self.draft),
+            verify: mean(&self.verify),
+            sample: mean(&self.sample),
+            state: mean(&self.state),
+            prompt: mean(&self.prompt),
         }
     }
 }
@@ -129,11 +129,11 @@ impl Profiler {
         Ok(())
     }
 
-    /// Medians of what was measured.
+    /// Means of what was measured.
     pub fn cost(&self) -> BatchCost {
         let ProfilePlan { temperature, batch, ref lengths, .. } = self.plan;
         let lengths = lengths.iter().zip(&self.samples).map(|(&length, samples)| samples.cost(length, batch)).collect();
-        let (plain, plain_prompt) = (median(&self.steps), median(&self.plain_prompt));
+        let (plain, plain_prompt) = (mean(&self.steps), mean(&self.plain_prompt));
         BatchCost { temperature, batch, plain, plain_prompt, lengths }
     }
 
@@ -168,11 +168,7 @@ fn plain_passes(target: &Llama, requests: &[Request], steps: usize) -> (Duration
     (prompt, passes)
 }
 
-/// Median in seconds; 0 for none.
-fn median(values: &[Duration]) -> f64 {
-    let mut values = values.to_vec();
-    values.sort();
-    let middle = |i: usize| values.get(i).map_or(0.0, Duration::as_secs_f64);
-    let n = values.len();
-    if n == 0 { 0.0 } else { (middle((n - 1) / 2) + middle(n / 2)) / 2.0 }
+/// Mean in seconds, since a run's time is the sum of all its rounds, the slow ones included; 0 for none.
+fn mean(values: &[Duration]) -> f64 {
+    values.iter().sum::<Duration>().as_secs_f64() / values.len().max(1) as f64
 }

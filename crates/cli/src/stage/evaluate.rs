@@ -178,7 +178,7 @@ impl<'a> Evaluator<'a> {
         let longest = lengths.last().copied().unwrap_or(1);
         self.warm_up(&plan.settings(temperatures.first().copied().unwrap_or(0.0), longest));
         if let Some(costs) = &mut costs {
-            costs.measure_beside(&mut self.bench(), plan.batch)?;
+            costs.measure(&mut self.bench())?;
         }
         let mut curves = Curves { evaluations: Vec::new(), transcripts: Vec::new(), figures: Vec::new() };
         for &temperature in &temperatures {

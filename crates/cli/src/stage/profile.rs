@@ -11,10 +11,10 @@ use spectrain_verify::Bench;
 use spectrain_verify::evaluate::EvaluateError;
 use spectrain_verify::profile::{ProfilePlan, Profiler};
 
-/// Times that everything beside the evaluation's own batch is measured.
+/// Times that everything is measured; what the evaluation asks about comes again between its stints.
 const SWEEPS: usize = 3;
 /// Rounds of each sweep.
-const ROUNDS: usize = 6;
+const ROUNDS: usize = 12;
 
 /// What is measured.
 pub struct CostPlan {
@@ -60,12 +60,11 @@ impl Costs {
         Ok(Self { profilers, prompts, device: plan.device.clone() })
     }
 
-    /// Measures everything but what the evaluation of `batch` requests at once will.
-    pub fn measure_beside(&mut self, bench: &mut Bench, batch: usize) -> Result<(), Failure> {
-        let beside: Vec<&mut Profiler> = self.profilers.iter_mut().filter(|p| p.plan().batch != batch).collect();
-        let progress = Progress::new("profile", (SWEEPS * beside.len()) as u64, "sweeps");
-        for profiler in beside {
-            for _ in 0..SWEEPS {
+    /// Measures everything, all points by turns.
+    pub fn measure(&mut self, bench: &mut Bench) -> Result<(), Failure> {
+        let progress = Progress::new("profile", (SWEEPS * self.profilers.len()) as u64, "sweeps");
+        for _ in 0..SWEEPS {
+            for profiler in &mut self.profilers {
                 profiler.sweep(bench, &self.prompts).work()?;
                 progress.inc(1);
             }
