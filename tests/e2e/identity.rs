@@ -6,15 +6,16 @@
 use crate::support::smollm2;
 use burn::tensor::{Device, Tensor};
 use spectrain_core::chat::ChatTemplate;
+use spectrain_core::process::{Processors, RowError};
 use spectrain_core::rng::{Key, Purpose};
 use spectrain_core::rules::Rule;
 use spectrain_core::tokenizer::Tokenizer;
 use spectrain_data::prompts::read_prompts;
-use spectrain_draft::proposer::{Draft, DrafterMemory, Draws, Observed, Pick, Plan, Proposer};
+use spectrain_draft::proposer::{Draft, DrafterMemory, Observed, Pick, Plan, Proposer, Wanted};
 use spectrain_kernels::softmax::probabilities;
 use spectrain_model::{Completion, Decoder, Llama, Request, host_rows};
 use spectrain_verify::judge::judge;
-use spectrain_verify::{Fixed, LengthPolicy, SpeculativeDecoder, Transcript};
+use spectrain_verify::{Fixed, LengthPolicy, SpeculativeDecoder, Task, Transcript};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -75,9 +76,9 @@ impl Proposer for Knowing {
         }
     }
 
-    fn draft(&mut self, slots: &[usize], plan: &Plan, _: &Draws) -> Vec<Draft> {
-        let chain = |slot: usize| (0..plan.depth()).map(|step| self.next(slot, step)).collect();
-        slots.iter().map(|&slot| Draft { tokens: chain(slot), ..Draft::default() }).collect()
+    fn draft(&mut self, wanted: &[Wanted]) -> Result<Vec<Draft>, RowError> {
+        let chain = |w: &Wanted| (0..w.length).map(|step| self.next(w.slot, step)).collect();
+        Ok(wanted.iter().map(|w| Draft { tokens: chain(w), ..Draft::default() }).collect())
     }
 
     fn memory(&self, _: &Plan) -> DrafterMemory {
@@ -120,20 +121,21 @@ fn both(
             id: id as u64,
             prompt: prompt.clone(),
             max_new_tokens: TOKENS,
-            temperature,
+            sampling: Processors::at(temperature),
             seed: 7,
         })
         .collect();
     let capacity = requests.iter().map(|r| r.prompt.len() + TOKENS).max().unwrap();
     let mut plain = BTreeMap::new();
     let decoder = Decoder { target: &s.target, stop: &s.stop, batch: 8 };
-    decoder.run(requests.clone(), capacity, |c| drop(plain.insert(c.id, c)), |_| ());
+    decoder.run(requests.clone(), capacity, |c| drop(plain.insert(c.id, c)), |_| ()).unwrap();
     let texts = plain.iter().map(|(&id, c)| [s.prompts[id as usize].as_slice(), &c.ids].concat()).collect();
     let mut proposer = proposer(texts);
     let judge = judge(rule).unwrap();
-    let decoder = SpeculativeDecoder { target: &s.target, stop: &s.stop, batch: 8, plan, judge, lengths };
+    let decoder = SpeculativeDecoder { target: &s.target, stop: &s.stop, batch: 8 };
+    let tasks = Task::alike(requests, &plan, judge, lengths);
     let mut speculative = BTreeMap::new();
-    decoder.run(requests, proposer.as_mut(), |t| drop(speculative.insert(t.id, t))).unwrap();
+    decoder.run(tasks, proposer.as_mut(), |t| drop(speculative.insert(t.id, t))).unwrap();
     plain.into_values().zip(speculative.into_values()).collect()
 }
 

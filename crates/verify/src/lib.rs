@@ -10,9 +10,11 @@ pub mod plain;
 pub mod plan;
 pub mod profile;
 pub mod reconcile;
+mod task;
 
 pub use engine::{Committed, Cost, SpeculativeDecoder, Times, Transcript};
 pub use evaluate::{Measurement, Settings, acceptance_by_rank, evaluate};
 pub use length::{Fixed, LengthPolicy, PolicyKind};
 pub use plain::{PlainRun, plain};
 pub use spectrain_core::evaluation::Evaluation;
+pub use task::Task;

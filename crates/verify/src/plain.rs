@@ -36,7 +36,7 @@ pub fn plain(
     let capacity = requests.iter().map(|r| r.prompt.len() + r.max_new_tokens).max().unwrap_or(0);
     let batch = settings.batch.min(requests.len());
     let start = Instant::now();
-    let target_cache = Decoder { target, stop, batch }.run(requests, capacity, keep, &mut progress);
+    let target_cache = Decoder { target, stop, batch }.run(requests, capacity, keep, &mut progress)?;
     let seconds = start.elapsed().as_secs_f64();
     let counting = Counting { length: 0, seed: settings.seed, slo: settings.slo.as_ref(), seconds };
     let counted: Vec<Answer> = answers.values().map(answer).collect();
@@ -54,7 +54,7 @@ impl PlainRun {
 
 /// Every token after the prompt's is a call that commits one.
 fn answer(completion: &Completion) -> Answer {
-    let calls = completion.ids.len() - 1;
+    let calls = completion.ids.len().saturating_sub(1);
     let call = |i: usize| Call::plain((i + 1 == calls).then_some(completion.finish));
     Answer { calls: (0..calls).map(call).collect(), timeline: completion.timeline.clone() }
 }

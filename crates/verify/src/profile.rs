@@ -4,7 +4,9 @@ use crate::engine::{SpeculativeDecoder, Times};
 use crate::evaluate::EvaluateError;
 use crate::judge::{judge, pick};
 use crate::length::Fixed;
+use crate::task::Task;
 use spectrain_core::costs::{BatchCost, LengthCost};
+use spectrain_core::process::{Processors, RowError};
 use spectrain_core::rules::Rule;
 use spectrain_core::tree::TreeKind;
 use spectrain_draft::{Plan, Proposer};
@@ -89,16 +91,15 @@ pub fn profile(
     let (mut steps, mut plain_prompt) = (Vec::new(), Vec::new());
     let mut samples = vec![Samples::default(); plan.lengths.len()];
     for _ in 0..plan.sweeps {
-        let (prompt, passes) = plain_passes(target, &requests, plan.rounds);
+        let (prompt, passes) = plain_passes(target, &requests, plan.rounds)?;
         plain_prompt.push(prompt);
         steps.extend(passes);
         progress();
         for (&length, samples) in plan.lengths.iter().zip(&mut samples) {
-            let pick = pick(rule, plan.temperature);
-            let chain = Plan::chain(length, pick);
-            let decoder =
-                SpeculativeDecoder { target, stop: &[], batch: plan.batch, plan: chain, judge, lengths: &Fixed };
-            let (prompt, rounds) = decoder.time_rounds(requests.clone(), proposer, plan.rounds)?;
+            let chain = Plan::chain(length, pick(rule));
+            let tasks = Task::alike(requests.clone(), &chain, judge, &Fixed);
+            let decoder = SpeculativeDecoder { target, stop: &[], batch: plan.batch };
+            let (prompt, rounds) = decoder.time_rounds(tasks, proposer, plan.rounds)?;
             samples.add(&prompt, &rounds);
             progress();
         }
@@ -121,7 +122,7 @@ fn requests(target: &Llama, prompts: &[Vec<u32>], plan: &ProfilePlan) -> Result<
             id: id as u64,
             prompt: prompt.clone(),
             max_new_tokens: room,
-            temperature: plan.temperature,
+            sampling: Processors::at(plan.temperature),
             seed: plan.seed,
         }),
     };
@@ -129,7 +130,7 @@ fn requests(target: &Llama, prompts: &[Vec<u32>], plan: &ProfilePlan) -> Result<
 }
 
 /// Times of the pass over the prompts and of the plain steps after it.
-fn plain_passes(target: &Llama, requests: &[Request], steps: usize) -> (Duration, Vec<Duration>) {
+fn plain_passes(target: &Llama, requests: &[Request], steps: usize) -> Result<(Duration, Vec<Duration>), RowError> {
     let capacity = requests.iter().map(|r| r.prompt.len() + r.max_new_tokens).max().unwrap_or(0);
     let short: Vec<Request> = requests.iter().map(|r| Request { max_new_tokens: steps + 1, ..r.clone() }).collect();
     let mut passes = Vec::with_capacity(steps + 1);
@@ -138,9 +139,9 @@ fn plain_passes(target: &Llama, requests: &[Request], steps: usize) -> (Duration
         passes.push(last.elapsed());
         last = Instant::now();
     };
-    Decoder { target, stop: &[], batch: requests.len() }.run(short, capacity, drop, &mut timed);
+    Decoder { target, stop: &[], batch: requests.len() }.run(short, capacity, drop, &mut timed)?;
     let prompt = passes.remove(0);
-    (prompt, passes)
+    Ok((prompt, passes))
 }
 
 /// Median in seconds; 0 for none.

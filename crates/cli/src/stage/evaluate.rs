@@ -6,6 +6,7 @@ use super::transcript::transcript;
 use crate::exit::{Blame, Failure};
 use crate::progress::Progress;
 use spectrain_core::evaluation::{Estimate, Evaluation};
+use spectrain_core::process::Processors;
 use spectrain_core::reconciliation::Figure;
 use spectrain_core::rules::Rule;
 use spectrain_core::stats::Slo;
@@ -29,6 +30,8 @@ pub struct EvalPlan {
     pub rule: Rule,
     /// One curve each.
     pub temperatures: Vec<f64>,
+    /// Processors besides the temperature.
+    pub sampling: Processors,
     /// Most drafted tokens a round, one measurement each.
     pub lengths: Vec<usize>,
     /// How much of it each request drafts in a round.
@@ -61,7 +64,7 @@ impl EvalPlan {
         Settings {
             rule: self.rule.at(temperature),
             policy: self.policy,
-            temperature,
+            sampling: Processors { temperature, ..self.sampling.clone() },
             length,
             tree: TreeKind::Chain,
             ranks: Vec::new(),
@@ -221,15 +224,19 @@ impl<'a> Bench<'a> {
         plain: &PlainRun,
         batch_tokens: usize,
     ) -> Result<Option<Vec<Scored>>, Failure> {
-        let (Ok(chains), Some(candidate)) = (Chains::of(settings.rule, settings.temperature), &self.candidate) else {
+        // Offline's walks know a temperature only.
+        let temperature = settings.sampling.temperature;
+        if !settings.sampling.temperature_only() {
+            return Ok(None);
+        }
+        let (Ok(chains), Some(candidate)) = (Chains::of(settings.rule, temperature), &self.candidate) else {
             return Ok(None);
         };
-        let answer =
-            |(question, c): (&Question, &Completion)| written(&question.prompt, c, settings.temperature, settings.seed);
+        let answer = |(question, c): (&Question, &Completion)| written(&question.prompt, c, temperature, settings.seed);
         let answers: Vec<Answer> = self.questions.iter().zip(plain.answers.values()).map(answer).collect();
         let candidate = std::slice::from_ref(candidate);
         let longest = (chains, settings.length);
-        let mut found = score(self.setup, candidate, &answers, batch_tokens, settings.temperature, longest)?;
+        let mut found = score(self.setup, candidate, &answers, batch_tokens, temperature, longest)?;
         Ok(found.pop())
     }
 
@@ -263,7 +270,7 @@ impl<'a> Bench<'a> {
     }
 
     fn progress(&self, what: &str, settings: &Settings) -> Progress {
-        let label = format!("eval T={} {what}", settings.temperature);
+        let label = format!("eval T={} {what}", settings.sampling.temperature);
         Progress::new(&label, (self.questions.len() * settings.max_new_tokens) as u64, "tokens at most")
     }
 }

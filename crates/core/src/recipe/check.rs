@@ -193,6 +193,7 @@ fn check_eval(eval: &Eval, rule: Rule) -> Result<(), Fault> {
     must(repeated(temperatures).is_none(), key, temperatures, "distinct")?;
     let fits = rule != Rule::Greedy || temperatures.iter().all(|t| *t == 0.0);
     must(fits, key, temperatures, "[0.0] under verifier.rule = \"greedy\"")?;
+    eval.processors().validate().map_err(|error| ("eval", format!("samples under {error}")))?;
     let exact = temperatures.iter().try_for_each(|&temperature| eval.tree.check(rule.at(temperature)));
     exact.map_err(|error| ("eval.tree", format!("is \"{}\": {error}", eval.tree)))
 }
