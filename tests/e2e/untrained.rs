@@ -131,7 +131,7 @@ fn finished_answers_are_proposed_to_later_requests() {
 }
 
 /// Every kind, the model a random one of the tiny target's vocabulary.
-fn kinds(target: &Llama, dir: &Path) -> Vec<(&'static str, Box<dyn Proposer>)> {
+pub fn kinds(target: &Llama, dir: &Path) -> Vec<(&'static str, Box<dyn Proposer>)> {
     let model = random_target_of(dir, target.config().vocab_size, 1, 9);
     vec![
         ("ngram", Box::new(NgramProposer::new(Ngrams(Lookup { min_match: 1, max_match: 3 })))),

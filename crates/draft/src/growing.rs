@@ -108,11 +108,15 @@ impl Growing {
         path
     }
 
-    /// Adds a level below the frontier; `logits` holds a row of the draft vocabulary for each of its nodes.
+    /// Adds a level below the frontier, if there is one; `logits` holds a row of the draft vocabulary for each of its nodes.
     ///
     /// # Errors
     /// [`RowError`] for logits that make no distribution.
     pub(crate) fn expand(&mut self, logits: &[f32], drawing: &Drawing) -> Result<(), RowError> {
+        // Deeper trees of the same batch may still grow.
+        if self.frontier().is_empty() {
+            return Ok(());
+        }
         let paths: Vec<Vec<u32>> = self.frontier().iter().map(|&node| self.path(node, drawing.d2t)).collect();
         let rows = logits.chunks_exact(drawing.d2t.len()).zip(&paths);
         let ranked = rows.clone().map(|(row, path)| drawing.ranked(row, path));
