@@ -173,7 +173,7 @@ fn planted_faults_of_processing_are_seen() {
     let target = random_target(dir.path(), VOCABULARY, 3);
     let chain = Plan::chain(3, Pick::Sample);
     let penalties = Processors { repetition_penalty: 1.3, frequency_penalty: 0.4, ..Processors::at(0.8) };
-    let cut = Processors { top_k: 2, ..Processors::at(1.0) };
+    let cut = Processors { top_k: 2, ..Processors::at(1.6) };
     let rule = judge(Rule::Token).unwrap();
     for sampling in [&penalties, &cut] {
         let p = p_under(&target, rule, &chain, sampling);

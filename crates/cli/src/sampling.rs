@@ -18,7 +18,7 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "P")]
     pub min_p: Option<f64>,
     /// Divide positive logits of tokens in prompt or answer by this, and multiply negative ones; 1 is off
-    #[arg(long, value_name = "R")]
+    #[arg(long, value_name = "R", allow_negative_numbers = true)]
     pub repetition_penalty: Option<f64>,
     /// Take this off a logit for every time that its token stands in the answer; 0 is off
     #[arg(long, value_name = "F", allow_negative_numbers = true)]

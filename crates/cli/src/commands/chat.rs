@@ -49,6 +49,7 @@ struct Chat {
 impl Chat {
     /// Refuses what can be refused, then loads both models.
     fn open(args: &ChatArgs) -> Result<Self, Failure> {
+        args.sampling.over(Processors::default())?;
         let device = device::parse(&args.device)?;
         let checkpoint = open_checkpoint(&args.checkpoint)?;
         let recipe = recipe_of(&args.checkpoint)?;

@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde_json::json;
 use spectrain_core::evaluation::document::Document;
 use spectrain_core::evaluation::{Evaluation, listed};
+use spectrain_core::process::Processors;
 use spectrain_core::recipe::Recipe;
 use spectrain_core::reconciliation::Reconciliation;
 use spectrain_core::rules::Rule;
@@ -35,6 +36,7 @@ const TEMPERATURES: [f64; 3] = [0.0, 0.6, 1.0];
 
 /// Runs the command.
 pub fn run(args: EvalArgs) -> Result<(), Failure> {
+    args.sampling.over(Processors::default())?;
     if let Some(kind) = &args.proposer {
         return untrained::run(&args, kind);
     }
