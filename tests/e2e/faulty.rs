@@ -2,8 +2,9 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
+use spectrain_core::process::RowError;
 use spectrain_draft::eagle3::Layer;
-use spectrain_draft::proposer::{Draft, DrafterMemory, Draws, Observed, Pick, Plan, Proposer};
+use spectrain_draft::proposer::{Draft, DrafterMemory, Observed, Pick, Plan, Proposer, Wanted};
 use spectrain_draft::{Eagle3, Eagle3Drafter};
 use spectrain_kernels::cached_attention::{CachedPlan, Segment, cached_attention};
 use spectrain_kernels::product::Projection;
@@ -205,11 +206,11 @@ impl Proposer for FaultyProposer {
         }
     }
 
-    fn draft(&mut self, slots: &[usize], plan: &Plan, _: &Draws) -> Vec<Draft> {
-        let Plan::Chain { length, pick: Pick::Argmax } = *plan else { panic!("the gate drafts chains of argmaxima") };
+    fn draft(&mut self, wanted: &[Wanted]) -> Result<Vec<Draft>, RowError> {
         let swallowed = usize::from(self.is(&Injected::Swallowed));
         let mut drafts = Vec::new();
-        for &slot in slots {
+        for &Wanted { slot, length, plan, .. } in wanted {
+            assert!(matches!(plan, Plan::Chain { pick: Pick::Argmax, .. }), "the gate drafts chains of argmaxima");
             let mut draft = Draft::default();
             let mut hidden = self.slots[slot].newest.clone().unwrap();
             for step in 0..length + swallowed {
@@ -225,7 +226,7 @@ impl Proposer for FaultyProposer {
             draft.logits.drain(..swallowed);
             drafts.push(draft);
         }
-        drafts
+        Ok(drafts)
     }
 
     fn memory(&self, _: &Plan) -> DrafterMemory {

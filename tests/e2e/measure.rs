@@ -2,6 +2,7 @@
 
 use crate::support::{random_drafter, random_target};
 use burn::tensor::{Device, Tensor};
+use spectrain_core::process::Processors;
 use spectrain_core::rules::Rule;
 use spectrain_core::stats::Finish;
 use spectrain_core::tree::TreeKind;
@@ -23,7 +24,7 @@ fn settings(rule: Rule, temperature: f64, length: usize) -> Settings {
     Settings {
         rule,
         policy: spectrain_verify::PolicyKind::Fixed,
-        temperature,
+        sampling: Processors::at(temperature),
         length,
         tree: TreeKind::Chain,
         ranks: Vec::new(),
@@ -64,6 +65,7 @@ fn calls_and_arrivals_add_up_to_the_answers() {
                 match call.end {
                     Some(Finish::Stop) => assert_eq!(call.stop, Some(call.kept.committed)),
                     Some(Finish::Length) => assert!(call.stop.is_none_or(|s| s > call.kept.committed)),
+                    Some(Finish::Masked) => panic!("nothing is barred"),
                     None => assert_eq!(call.stop, None),
                 }
                 overshot += usize::from(!whole);

@@ -13,6 +13,7 @@ use crate::support::{train_config, values};
 use burn::tensor::{Device, Tensor, TensorData};
 use half::bf16;
 use spectrain_core::chat::ChatTemplate;
+use spectrain_core::process::Processors;
 use spectrain_core::reconciliation::Figure;
 use spectrain_core::rules::Rule;
 use spectrain_core::stats::bootstrap::{Interval, Ratio, Resampling, ratio_of_sums};
@@ -30,7 +31,7 @@ use spectrain_train::{MetricSink, Record, Start, TrainConfig, Trainer};
 use spectrain_verify::judge::{Judge, judge, pick};
 use spectrain_verify::offline::{Chains, Offline, Questions, Scored};
 use spectrain_verify::reconcile::{Point, figure};
-use spectrain_verify::{Fixed, SpeculativeDecoder};
+use spectrain_verify::{Fixed, SpeculativeDecoder, Task};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -65,7 +66,7 @@ impl Asked {
             id: id as u64,
             prompt: prompt.clone(),
             max_new_tokens: self.tokens,
-            temperature,
+            sampling: Processors::at(temperature),
             seed,
         };
         self.prompts.iter().enumerate().map(request).collect()
@@ -77,7 +78,7 @@ impl Asked {
         let capacity = requests.iter().map(|r| r.prompt.len()).max().unwrap() + self.tokens;
         let mut done: BTreeMap<u64, Completion> = BTreeMap::new();
         let decoder = Decoder { target: &self.target, stop: &self.stop, batch: BATCH };
-        decoder.run(requests, capacity, |c| drop(done.insert(c.id, c)), |_| {});
+        decoder.run(requests, capacity, |c| drop(done.insert(c.id, c)), |_| {}).unwrap();
         let row = |(prompt, c): (&Vec<u32>, Completion)| self.captured(prompt, &c.ids, taps, temperature);
         self.prompts.iter().zip(done.into_values()).map(row).collect()
     }
@@ -108,9 +109,8 @@ impl Asked {
         let Settings { rule, temperature, length } = settings;
         let rule = rule.at(temperature);
         let mut proposer = Eagle3Proposer::new(drafter.clone(), weights);
-        let (judge, plan) = (judge(rule).unwrap(), Plan::chain(length, pick(rule, temperature)));
-        let decoder =
-            SpeculativeDecoder { target: &self.target, stop: &self.stop, batch: BATCH, plan, judge, lengths: &Fixed };
+        let (judge, plan) = (judge(rule).unwrap(), Plan::chain(length, pick(rule)));
+        let decoder = SpeculativeDecoder { target: &self.target, stop: &self.stop, batch: BATCH };
         let mut parts = BTreeMap::new();
         let add = |rounds: Vec<spectrain_core::stats::Round>, complete: bool| {
             let kept = rounds.iter().filter(|r| !complete || r.committed > r.accepted);
@@ -122,7 +122,7 @@ impl Asked {
         let done = |t: spectrain_verify::Transcript| {
             parts.insert(t.id, [add(t.rounds().collect(), false), add(t.rounds().collect(), true)]);
         };
-        decoder.run(self.requests(temperature, seed), &mut proposer, done).unwrap();
+        decoder.run(Task::alike(self.requests(temperature, seed), &plan, judge, &Fixed), &mut proposer, done).unwrap();
         [0, 1].map(|i| parts.values().map(|p| p[i]).collect())
     }
 }
@@ -250,13 +250,12 @@ pub fn gate_figure((asked, drafter, weights): &TrainedTiny, temperature: f64, ju
     let chains = Chains::of(rule, temperature).unwrap();
     let offline = Offline { target: &asked.target, drafter, weights, chains, longest: length };
     let scored = offline.score(&rows).unwrap();
-    let (target, stop, pick) = (&asked.target, asked.stop.as_slice(), pick(rule, temperature));
-    let decoder =
-        SpeculativeDecoder { target, stop, batch: BATCH, plan: Plan::chain(length, pick), judge, lengths: &Fixed };
+    let (target, stop, pick) = (&asked.target, asked.stop.as_slice(), pick(rule));
+    let (decoder, plan) = (SpeculativeDecoder { target, stop, batch: BATCH }, Plan::chain(length, pick));
     let mut proposer = Eagle3Proposer::new(drafter.clone(), weights);
     let mut done = BTreeMap::new();
-    let requests = asked.requests(temperature, 202);
-    decoder.run(requests, &mut proposer, |t| drop(done.insert(t.id, t))).unwrap();
+    let tasks = Task::alike(asked.requests(temperature, 202), &plan, judge, &Fixed);
+    decoder.run(tasks, &mut proposer, |t| drop(done.insert(t.id, t))).unwrap();
     let transcripts: Vec<spectrain_verify::Transcript> = done.into_values().collect();
     let point = Point { temperature, length, comparisons: 2, seed: 5 };
     figure(&scored, &transcripts, point).unwrap().unwrap()

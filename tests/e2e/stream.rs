@@ -2,11 +2,12 @@
 
 use crate::support::{random_drafter, random_target};
 use burn::tensor::Device;
+use spectrain_core::process::Processors;
 use spectrain_core::rules::Rule;
 use spectrain_draft::{Eagle3Proposer, Plan};
 use spectrain_model::{Llama, Request};
 use spectrain_verify::judge::{judge, pick};
-use spectrain_verify::{Committed, Fixed, SpeculativeDecoder, Transcript};
+use spectrain_verify::{Committed, Fixed, SpeculativeDecoder, Task, Transcript};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -19,8 +20,13 @@ type Report = (Vec<u32>, usize);
 /// Seven requests of different length through three slots.
 fn requests(temperature: f64) -> Vec<Request> {
     let prompt = |id: u64| (0..3 + id as u32 % 4).map(|i| (i * 5 + id as u32) % VOCABULARY as u32).collect();
-    let request =
-        |id: u64| Request { id, prompt: prompt(id), max_new_tokens: 1 + 6 * id as usize, temperature, seed: 4 };
+    let request = |id: u64| Request {
+        id,
+        prompt: prompt(id),
+        max_new_tokens: 1 + 6 * id as usize,
+        sampling: Processors::at(temperature),
+        seed: 4,
+    };
     (0..7).map(request).collect()
 }
 
@@ -32,11 +38,12 @@ fn run(
 ) -> BTreeMap<u64, Transcript> {
     let (drafter, weights) = random_drafter(target, 10, 5, &Device::flex());
     let mut proposer = Eagle3Proposer::new(drafter, &weights);
-    let (judge, plan) = (judge(rule).unwrap(), Plan::chain(4, pick(rule, temperature)));
-    let decoder = SpeculativeDecoder { target, stop: &STOP, batch: 3, plan, judge, lengths: &Fixed };
+    let (judge, plan) = (judge(rule).unwrap(), Plan::chain(4, pick(rule)));
+    let decoder = SpeculativeDecoder { target, stop: &STOP, batch: 3 };
+    let tasks = Task::alike(requests(temperature), &plan, judge, &Fixed);
     let mut transcripts = BTreeMap::new();
     let done = |t: Transcript| drop(transcripts.insert(t.id, t));
-    decoder.run_watched(requests(temperature), &mut proposer, &mut committed, done).unwrap();
+    decoder.run_watched(tasks, &mut proposer, &mut committed, done).unwrap();
     transcripts
 }
 

@@ -1,18 +1,19 @@
 //! Rows of trees: what a node sees, what an accepted path leaves in the cache, what the drafter is told.
 
-use crate::support::{BOUND, assert_close, random_drafter, random_target, random_target_with, values};
+use crate::support::{BOUND, assert_close, random_drafter, random_target, random_target_with, request, values, wanted};
 use burn::tensor::{Device, Tensor};
 use half::bf16;
+use spectrain_core::process::{Processors, RowError};
 use spectrain_core::rng::{Key, Purpose};
-use spectrain_core::rules::{Rule, RuleError, keyed};
+use spectrain_core::rules::{Rule, RuleError};
 use spectrain_core::tree::{Replacement, Shape, TreeError};
 use spectrain_data::store::FeatureRow;
-use spectrain_draft::proposer::{Draft, DrafterMemory, Draws, Observed, Plan, Proposer};
+use spectrain_draft::proposer::{Draft, DrafterMemory, Observed, Plan, Proposer, Wanted};
 use spectrain_draft::{Eagle3Proposer, TrainBatch};
 use spectrain_kernels::softmax::probabilities;
 use spectrain_model::{Llama, ParentOrder, Request, SlotRows};
 use spectrain_verify::judge::judge;
-use spectrain_verify::{Fixed, SpeculativeDecoder};
+use spectrain_verify::{Fixed, SpeculativeDecoder, Task};
 
 const VOCABULARY: u32 = 40;
 /// Largest difference of keys and values, in parts of the layer's largest (design, decision 13).
@@ -222,8 +223,8 @@ impl Proposer for Wandering {
         }
     }
 
-    fn draft(&mut self, slots: &[usize], _: &Plan, _: &Draws) -> Vec<Draft> {
-        slots.iter().map(|_| self.draft.clone().unwrap_or_else(|| self.tree())).collect()
+    fn draft(&mut self, wanted: &[Wanted]) -> Result<Vec<Draft>, RowError> {
+        Ok(wanted.iter().map(|_| self.draft.clone().unwrap_or_else(|| self.tree())).collect())
     }
 
     fn memory(&self, _: &Plan) -> DrafterMemory {
@@ -241,14 +242,15 @@ fn run(target: &Llama, proposer: &mut dyn Proposer, tokens: usize) -> Result<Vec
         id,
         prompt: [vec![1], Dice::new(90 + id).tokens(2 + id as usize)].concat(),
         max_new_tokens: tokens + 3 * id as usize,
-        temperature: 1.0,
+        sampling: Processors::at(1.0),
         seed: 6,
     };
     let plan = Plan::Dynamic { nodes: 101, depth: 100, width: 1 };
     let judge = judge(Rule::SampledMatch).unwrap();
-    let decoder = SpeculativeDecoder { target, stop: &[], batch: 3, plan, judge, lengths: &Fixed };
+    let decoder = SpeculativeDecoder { target, stop: &[], batch: 3 };
+    let tasks = Task::alike((0..7).map(request), &plan, judge, &Fixed);
     let mut accepted = Vec::new();
-    decoder.run((0..7).map(request).collect(), proposer, |t| accepted.extend(t.rounds().map(|r| r.accepted)))?;
+    decoder.run(tasks, proposer, |t| accepted.extend(t.rounds().map(|r| r.accepted)))?;
     Ok(accepted)
 }
 
@@ -288,8 +290,10 @@ fn a_drafters_tree_holds_the_distributions_that_training_unrolls() {
     for (slot, ids) in prompts.iter().enumerate() {
         proposer.observe(&[Observed { slot, next: ids[1..].to_vec() }], rounded(&ids[..ids.len() - 1]));
     }
-    let plan = Plan::Sampled { shape: Shape::levels(&[3, 2, 1]), temperature: 1.0, replacement: Replacement::Without };
-    let drafts = proposer.draft(&[0, 1, 2], &plan, &|slot| keyed(5, slot as u64, 0));
+    let plan = Plan::Sampled { shape: Shape::levels(&[3, 2, 1]), replacement: Replacement::Without };
+    let requests = [0, 1, 2].map(|id| request(id, 5));
+    let wanted: Vec<Wanted> = (0..3).map(|slot| wanted(slot, &plan, &requests[slot])).collect();
+    let drafts = proposer.draft(&wanted).unwrap();
     for (prompt, draft) in prompts.iter().zip(&drafts) {
         let drawn = draft.drawn.as_ref().unwrap();
         assert_eq!(drawn.tree().leaves().len(), 6);

@@ -110,6 +110,9 @@ pub struct Evaluation {
     pub rule: Rule,
     /// Temperature.
     pub temperature: f64,
+    /// Processors that were set besides, by key.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub processors: BTreeMap<String, f64>,
     /// Drafted tokens per round, of a tree on its longest path.
     pub length: usize,
     /// What a round drafted.
@@ -159,6 +162,11 @@ pub struct Evaluation {
     /// Shorter lengths that were not measured, estimated from this measurement's rounds.
     #[serde(default)]
     pub estimates: Vec<Estimate>,
+}
+
+/// Processors in words, such as `top_p = 0.9, repetition_penalty = 1.1`; empty for none.
+pub fn listed(processors: &BTreeMap<String, f64>) -> String {
+    processors.iter().map(|(key, value)| format!("{key} = {value}")).collect::<Vec<_>>().join(", ")
 }
 
 /// The length at which most tokens per second were measured, 0 for plain decoding, among evaluations that differ in the

@@ -2,6 +2,7 @@
 
 pub mod batch;
 pub mod checkpoint;
+mod drawing;
 mod dropout;
 pub mod eagle3;
 pub mod export;

@@ -3,11 +3,10 @@
 //! A batch is refilled as soon as a request ends: a new request's prompt runs in the same pass as the single tokens of
 //! the others, which packed rows make free of padding.
 
-use crate::sample::choose;
-use crate::{KvCache, Llama, SlotRows};
+use crate::{KvCache, Llama, Prefix, SlotRows};
 use burn::tensor::Tensor;
 use rayon::prelude::*;
-use spectrain_core::rng::{Key, Purpose};
+use spectrain_core::process::{Processors, RowError};
 use spectrain_core::stats::{Arrival, Timeline};
 use spectrain_kernels::rope::indices;
 use std::time::Instant;
@@ -21,17 +20,10 @@ pub struct Request {
     pub prompt: Vec<u32>,
     /// Most tokens to write.
     pub max_new_tokens: usize,
-    /// Sampling temperature; 0 is greedy.
-    pub temperature: f64,
+    /// From logits to the distribution that is sampled; a temperature of 0 is greedy.
+    pub sampling: Processors,
     /// Seed of the draws.
     pub seed: u64,
-}
-
-impl Request {
-    /// Key of the draw for the token at absolute position `position`.
-    pub fn key(&self, position: usize, purpose: Purpose) -> Key {
-        Key::new(self.seed, self.id, position as u64, purpose)
-    }
 }
 
 pub use spectrain_core::stats::Finish;
@@ -63,6 +55,8 @@ struct Active {
     request: Request,
     answer: Vec<u32>,
     timeline: Timeline,
+    /// No token may follow.
+    masked: bool,
 }
 
 impl Active {
@@ -72,8 +66,10 @@ impl Active {
     }
 
     fn finish(&self, stop: &[u32]) -> Option<Finish> {
-        let last = self.answer.last()?;
-        if stop.contains(last) {
+        if self.masked {
+            return Some(Finish::Masked);
+        }
+        if stop.contains(self.answer.last()?) {
             return Some(Finish::Stop);
         }
         (self.answer.len() >= self.request.max_new_tokens).then_some(Finish::Length)
@@ -84,13 +80,16 @@ impl Decoder<'_> {
     /// Answers `requests`, none of which needs more than `capacity` tokens of prompt and answer. They are taken as
     /// slots become free; `done` is called as each ends, `progress` with the tokens written by each pass. Returns the
     /// bytes of the key/value cache.
+    ///
+    /// # Errors
+    /// [`RowError`] when logits make no distribution.
     pub fn run(
         &self,
         requests: impl IntoIterator<Item = Request>,
         capacity: usize,
         mut done: impl FnMut(Completion),
         mut progress: impl FnMut(usize),
-    ) -> usize {
+    ) -> Result<usize, RowError> {
         let start = Instant::now();
         let mut waiting = requests.into_iter().fuse();
         let mut slots: Vec<Option<Active>> = (0..self.batch).map(|_| None).collect();
@@ -99,28 +98,29 @@ impl Decoder<'_> {
             for (slot, active) in slots.iter_mut().enumerate().filter(|(_, a)| a.is_none()) {
                 cache.clear(slot);
                 let timeline = Timeline::starting(start.elapsed().as_secs_f64());
-                *active = waiting.next().map(|request| Active { request, answer: Vec::new(), timeline });
+                let fresh = |request| Active { request, answer: Vec::new(), timeline, masked: false };
+                *active = waiting.next().map(fresh);
             }
-            let written = self.pass(&mut slots, &mut cache);
-            if written == 0 {
-                return cache.bytes();
+            if slots.iter().all(Option::is_none) {
+                return Ok(cache.bytes());
             }
-            progress(written);
+            self.pass(&mut slots, &mut cache)?;
             let arrival = Arrival { at: start.elapsed().as_secs_f64(), tokens: 1 };
-            slots.iter_mut().flatten().for_each(|active| active.timeline.arrivals.push(arrival));
+            let wrote = slots.iter_mut().flatten().filter(|active| !active.masked);
+            progress(wrote.map(|active| active.timeline.arrivals.push(arrival)).count());
             for slot in &mut slots {
                 if let Some(finish) = slot.as_ref().and_then(|a| a.finish(self.stop))
                     && let Some(active) = slot.take()
                 {
-                    let Active { request, answer, timeline } = active;
+                    let Active { request, answer, timeline, .. } = active;
                     done(Completion { id: request.id, ids: answer, finish, timeline });
                 }
             }
         }
     }
 
-    /// One forward pass over every active slot; each gains one token. Returns how many did.
-    fn pass(&self, slots: &mut [Option<Active>], cache: &mut KvCache) -> usize {
+    /// One forward pass over every active slot; each gains one token, unless none may follow.
+    fn pass(&self, slots: &mut [Option<Active>], cache: &mut KvCache) -> Result<(), RowError> {
         let mut ids = Vec::new();
         let mut rows = Vec::new();
         let mut last = Vec::new();
@@ -130,23 +130,21 @@ impl Decoder<'_> {
             rows.push(SlotRows::chain(slot, pending.len()));
             last.push(ids.len() - 1);
         }
-        if ids.is_empty() {
-            return 0;
-        }
         let plan = cache.plan(&rows);
         let hidden = self.target.forward(&ids, &plan, cache, &[]).hidden;
         rows.iter().for_each(|r| cache.commit(r.slot, r.rows));
         let hidden = hidden.select(0, indices(last.iter().copied(), self.target.device()));
         let logits = host_rows(self.target.logits(hidden));
         let vocabulary = self.target.config().vocab_size;
-        slots.iter_mut().flatten().collect::<Vec<_>>().into_par_iter().zip(logits.par_chunks(vocabulary)).for_each(
-            |(active, logits)| {
-                let position = active.request.prompt.len() + active.answer.len();
-                let key = active.request.key(position, Purpose::Target);
-                active.answer.push(choose(logits, active.request.temperature, key));
-            },
-        );
-        rows.len()
+        let active: Vec<&mut Active> = slots.iter_mut().flatten().collect();
+        active.into_par_iter().zip(logits.par_chunks(vocabulary)).try_for_each(|(active, logits)| {
+            let prefix = Prefix { request: &active.request, answer: &active.answer, end_tokens: self.stop };
+            match prefix.choose(logits)? {
+                Some(token) => active.answer.push(token),
+                None => active.masked = true,
+            }
+            Ok(())
+        })
     }
 }
 

@@ -12,6 +12,7 @@ pub use cache::{KvCache, ParentOrder, SlotRows, bytes};
 pub use config::LlamaConfig;
 pub use decode::{Completion, Decoder, Finish, Request, host_rows};
 pub use llama::{Features, Llama};
+pub use sample::Prefix;
 
 /// Why a target model could not be loaded.
 #[derive(Debug, thiserror::Error)]

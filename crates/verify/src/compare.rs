@@ -11,6 +11,7 @@ use crate::judge::{Judge, judge};
 use crate::length::LengthPolicy;
 use crate::plain::PlainRun;
 use crate::plan::plan;
+use crate::task::Task;
 use spectrain_core::stats::Ratio;
 use spectrain_draft::proposer::{Plan, Proposer};
 use spectrain_model::{Completion, Decoder, Llama, Request};
@@ -56,9 +57,9 @@ struct Contender<'a> {
 
 impl<'a> Contender<'a> {
     fn new(target: &Llama, questions: &[Question], settings: &'a Settings) -> Result<Self, EvaluateError> {
-        let Settings { rule, temperature, length, .. } = *settings;
+        let Settings { rule, length, .. } = *settings;
         let judge = judge(rule).ok_or(EvaluateError::Rule(rule))?;
-        let plan = plan(&settings.tree, rule, temperature, length, &settings.ranks)?;
+        let plan = plan(&settings.tree, rule, length, &settings.ranks)?;
         let requests = requests(target, questions, settings, plan.drafted())?;
         let lengths = settings.policy.policy();
         let (transcripts, cost, rates) = (BTreeMap::new(), Cost::default(), Vec::new());
@@ -71,16 +72,11 @@ impl<'a> Contender<'a> {
         stint: Range<usize>,
         progress: &mut dyn FnMut(usize),
     ) -> Result<(), EvaluateError> {
-        let decoder = SpeculativeDecoder {
-            target: bench.target,
-            stop: bench.stop,
-            batch: self.settings.batch,
-            plan: self.plan.clone(),
-            judge: self.judge,
-            lengths: self.lengths.as_ref(),
-        };
+        let requests = self.requests[stint].to_vec();
+        let tasks = Task::alike(requests, &self.plan, self.judge, self.lengths.as_ref());
+        let decoder = SpeculativeDecoder { target: bench.target, stop: bench.stop, batch: self.settings.batch };
         let (transcripts, mut written) = (&mut self.transcripts, 0);
-        let cost = decoder.run(self.requests[stint].to_vec(), bench.proposer, |t| {
+        let cost = decoder.run(tasks, bench.proposer, |t| {
             progress(t.ids.len());
             written += t.ids.len();
             transcripts.insert(t.id, t);
@@ -101,7 +97,12 @@ struct Plain<'a> {
 }
 
 impl Plain<'_> {
-    fn answer(&mut self, bench: &Bench, stint: Range<usize>, progress: &mut dyn FnMut(usize)) {
+    fn answer(
+        &mut self,
+        bench: &Bench,
+        stint: Range<usize>,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<(), EvaluateError> {
         let requests = self.requests[stint].to_vec();
         let capacity = requests.iter().map(|r| r.prompt.len() + r.max_new_tokens).max().unwrap_or(0);
         let batch = self.settings.batch.min(requests.len());
@@ -112,9 +113,10 @@ impl Plain<'_> {
             progress(tokens);
         };
         let start = Instant::now();
-        let cache = Decoder { target: bench.target, stop: bench.stop, batch }.run(requests, capacity, keep, count);
+        let cache = Decoder { target: bench.target, stop: bench.stop, batch }.run(requests, capacity, keep, count)?;
         self.rates.push(Ratio { numerator: written as f64, denominator: start.elapsed().as_secs_f64() });
         self.cache = self.cache.max(cache);
+        Ok(())
     }
 }
 
@@ -142,7 +144,7 @@ pub fn compare(
         between(bench)?;
         for turn in turns(contenders.len() + 1, number) {
             match turn.checked_sub(1) {
-                None => plain.answer(bench, stint.clone(), &mut progress),
+                None => plain.answer(bench, stint.clone(), &mut progress)?,
                 Some(turn) => contenders[turn].answer(bench, stint.clone(), &mut progress)?,
             }
         }

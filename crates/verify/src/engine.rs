@@ -7,23 +7,21 @@
 
 mod rounds;
 
-use crate::judge::{Judge, Round};
-use crate::length::LengthPolicy;
+use crate::judge::Round;
+use crate::task::Task;
 use rayon::prelude::*;
 use spectrain_core::evaluation::Memory;
-use spectrain_core::rng::Purpose;
-use spectrain_core::rules::{RuleError, Verdict, keyed};
+use spectrain_core::rules::{RuleError, Verdict};
 use spectrain_core::stats::{Arrival, Call, Round as Counts, Timeline};
 use spectrain_core::tree::{Tree, TreeError};
-use spectrain_draft::proposer::{Draft, Observed, Plan, Proposer, Wanted};
+use spectrain_draft::proposer::{Draft, Observed, Proposer, Wanted};
 use spectrain_kernels::rope::indices;
-use spectrain_model::sample::choose;
-use spectrain_model::{Features, Finish, KvCache, Llama, ParentOrder, Request, SlotRows, host_rows};
+use spectrain_model::{Features, Finish, KvCache, Llama, ParentOrder, Prefix, SlotRows, host_rows};
 use std::collections::VecDeque;
 use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
 
-/// A speculative decoder for chains and trees.
+/// A speculative decoder for chains and trees, whatever each request of a batch asks for.
 pub struct SpeculativeDecoder<'a> {
     /// The model whose law the text follows.
     pub target: &'a Llama,
@@ -31,12 +29,6 @@ pub struct SpeculativeDecoder<'a> {
     pub stop: &'a [u32],
     /// Requests at a time.
     pub batch: usize,
-    /// What is drafted a round.
-    pub plan: Plan,
-    /// The acceptance rule.
-    pub judge: &'a Judge,
-    /// How much of the plan's chain each request drafts in a round.
-    pub lengths: &'a dyn LengthPolicy,
 }
 
 /// An answer and how it came about.
@@ -48,7 +40,8 @@ pub struct Transcript {
     pub ids: Vec<u32>,
     /// Why it ended.
     pub finish: Finish,
-    /// Every verify call; the prefill call and its token are not among them.
+    /// Every verify call; the prefill call and its token are not among them, nor is a last call that found no token
+    /// that could follow.
     pub calls: Vec<Call>,
     /// When the tokens came; the first arrival is the prefill call's.
     pub timeline: Timeline,
@@ -121,8 +114,8 @@ pub struct Times {
     pub total: Duration,
 }
 
-struct Active {
-    request: Request,
+struct Active<'a> {
+    task: Task<'a>,
     answer: Vec<u32>,
     calls: Vec<Call>,
     timeline: Timeline,
@@ -140,7 +133,12 @@ struct Extended {
     finish: Option<Finish>,
 }
 
-impl Active {
+impl Active<'_> {
+    /// The text so far; `stop` ends it.
+    fn prefix<'b>(&'b self, stop: &'b [u32]) -> Prefix<'b> {
+        Prefix { request: &self.task.request, answer: &self.answer, end_tokens: stop }
+    }
+
     fn newest(&self) -> Option<u32> {
         self.answer.last().copied()
     }
@@ -159,7 +157,7 @@ impl Active {
 
     /// Appends what may stay of `tokens`.
     fn extend(&mut self, tokens: &[u32], stop: &[u32]) -> Extended {
-        let room = self.request.max_new_tokens - self.answer.len();
+        let room = self.task.request.max_new_tokens - self.answer.len();
         let stop = tokens.iter().position(|t| stop.contains(t)).map(|i| i + 1);
         let kept = stop.unwrap_or(tokens.len()).min(room);
         self.answer.extend_from_slice(&tokens[..kept]);
@@ -190,25 +188,25 @@ impl Entry {
 }
 
 /// Running state of a batch.
-struct Batch {
+struct Batch<'a> {
     begun: Instant,
-    slots: Vec<Option<Active>>,
+    slots: Vec<Option<Active<'a>>>,
     cache: KvCache,
     times: Times,
 }
 
 impl SpeculativeDecoder<'_> {
-    /// Answers all `requests`; `done` is called as each ends.
+    /// Answers all `tasks`; `done` is called as each ends.
     ///
     /// # Errors
     /// [`RuleError`] when a distribution is none: a fault of the models, not of the request.
     pub fn run(
         &self,
-        requests: Vec<Request>,
+        tasks: Vec<Task>,
         proposer: &mut dyn Proposer,
         done: impl FnMut(Transcript),
     ) -> Result<Cost, RuleError> {
-        self.run_watched(requests, proposer, |_| ControlFlow::Continue(()), done)
+        self.run_watched(tasks, proposer, |_| ControlFlow::Continue(()), done)
     }
 
     /// As [`Self::run`], and `committed` is called after every target call, once a request, with what the call added;
@@ -218,18 +216,16 @@ impl SpeculativeDecoder<'_> {
     /// As [`Self::run`].
     pub fn run_watched(
         &self,
-        requests: Vec<Request>,
+        tasks: Vec<Task>,
         proposer: &mut dyn Proposer,
         mut committed: impl FnMut(Committed) -> ControlFlow<()>,
         mut done: impl FnMut(Transcript),
     ) -> Result<Cost, RuleError> {
         let begun = Instant::now();
-        let longest = requests.iter().map(|r| r.prompt.len() + r.max_new_tokens).max().unwrap_or(0);
-        let mut waiting: VecDeque<Request> = requests.into();
-        let slots: Vec<Option<Active>> = (0..self.batch.min(waiting.len())).map(|_| None).collect();
-        let cache = self.open(slots.len(), longest, proposer);
-        let memory = self.memory(&cache, slots.len(), proposer);
-        let mut batch = Batch { begun, slots, cache, times: Times::default() };
+        let slots = self.batch.min(tasks.len());
+        let (cache, memory) = self.open(&tasks, slots, proposer);
+        let mut waiting: VecDeque<Task> = tasks.into();
+        let mut batch = Batch { begun, slots: (0..slots).map(|_| None).collect(), cache, times: Times::default() };
         let mut listener = Listener { committed: &mut committed, done: &mut done };
         loop {
             self.admit(&mut batch, &mut waiting, proposer);
@@ -241,21 +237,23 @@ impl SpeculativeDecoder<'_> {
         Ok(Cost { times: batch.times, memory })
     }
 
-    /// Room for `slots` texts of up to `longest` tokens and what a round writes behind them.
-    fn open(&self, slots: usize, longest: usize, proposer: &mut dyn Proposer) -> KvCache {
-        proposer.open(slots, longest + self.plan.expanded().max(self.plan.drafted()) + 1);
-        self.target.cache(slots, longest + self.plan.drafted() + 1)
-    }
-
-    fn memory(&self, cache: &KvCache, slots: usize, proposer: &dyn Proposer) -> Memory {
-        let drafter = proposer.memory(&self.plan);
-        Memory {
+    /// Room for `slots` texts, the longest of `tasks` and what the largest plan writes behind them; what that takes.
+    fn open(&self, tasks: &[Task], slots: usize, proposer: &mut dyn Proposer) -> (KvCache, Memory) {
+        let largest = |of: &dyn Fn(&Task) -> usize| tasks.iter().map(of).max().unwrap_or(0);
+        let (longest, drafted) = (largest(&|t| t.longest()), largest(&|t| t.plan.drafted()));
+        let expanded = largest(&|t| t.plan.expanded());
+        proposer.open(slots, longest + expanded.max(drafted) + 1);
+        let cache = self.target.cache(slots, longest + drafted + 1);
+        let widest = tasks.iter().max_by_key(|t| t.plan.expanded());
+        let drafter = widest.map_or_else(Default::default, |task| proposer.memory(task.plan));
+        let memory = Memory {
             target_weights: self.target.bytes(),
             drafter_weights: drafter.weights,
             target_cache: cache.bytes(),
             drafter_cache: drafter.cache,
-            provisional: slots * (self.plan.drafted() + 1) * cache.bytes_per_token() + drafter.provisional,
-        }
+            provisional: slots * (drafted + 1) * cache.bytes_per_token() + drafter.provisional,
+        };
+        (cache, memory)
     }
 
     /// One target call with what belongs to it; breaks when nothing is left to do or the listener has enough.
@@ -274,51 +272,42 @@ impl SpeculativeDecoder<'_> {
         Ok(self.commit(batch, entries, verdicts, features, proposer, listener))
     }
 
-    fn admit(&self, batch: &mut Batch, waiting: &mut VecDeque<Request>, proposer: &mut dyn Proposer) {
+    fn admit<'a>(&self, batch: &mut Batch<'a>, waiting: &mut VecDeque<Task<'a>>, proposer: &mut dyn Proposer) {
         for (slot, active) in batch.slots.iter_mut().enumerate().filter(|(_, a)| a.is_none()) {
-            if let Some(request) = waiting.pop_front() {
+            if let Some(task) = waiting.pop_front() {
                 batch.cache.clear(slot);
-                proposer.start(slot, &request.prompt);
+                match task.drafts() {
+                    true => proposer.start(slot, &task.request.prompt),
+                    false => proposer.clear(slot),
+                }
                 let timeline = Timeline::starting(batch.begun.elapsed().as_secs_f64());
                 let (answer, calls, ranks) = (Vec::new(), Vec::new(), Vec::new());
-                *active = Some(Active { request, answer, calls, timeline, fallbacks: 0, ranks });
+                *active = Some(Active { task, answer, calls, timeline, fallbacks: 0, ranks });
             }
         }
     }
 
-    /// What `slot` drafts after the rounds of `past`; a tree is drafted whole.
-    fn wanted(&self, slot: usize, past: &[Call]) -> Wanted {
-        let longest = self.plan.depth();
-        let length = match self.plan {
-            Plan::Chain { .. } => self.lengths.length(past, longest).min(longest),
-            _ => longest,
-        };
-        Wanted { slot, length }
-    }
-
-    /// Drafts for every slot whose prompt was read, and lays out the rows of the target pass.
-    fn propose(&self, batch: &mut Batch, proposer: &mut dyn Proposer) -> Result<Vec<Entry>, TreeError> {
+    /// Drafts for every slot whose prompt was read and that asks for it, and lays out the rows of the target pass.
+    fn propose(&self, batch: &mut Batch, proposer: &mut dyn Proposer) -> Result<Vec<Entry>, RuleError> {
         let start = Instant::now();
-        let active = |slot: usize| batch.slots[slot].as_ref();
-        let wanted = |slot| active(slot).filter(|a| !a.answer.is_empty()).map(|a| self.wanted(slot, &a.calls));
-        let drafting: Vec<Wanted> = (0..batch.slots.len()).filter_map(wanted).collect();
-        let draws = |slot: usize| {
-            let a = active(slot).expect("only active slots draft");
-            keyed(a.request.seed, a.request.id, a.request.prompt.len() + a.answer.len() - 1)
-        };
-        let mut drafts = match drafting.is_empty() {
-            true => Vec::new().into_iter(),
-            false => proposer.draft_each(&drafting, &self.plan, &draws).into_iter(),
-        };
+        let active = || batch.slots.iter().enumerate().filter_map(|(slot, a)| a.as_ref().map(|a| (slot, a)));
+        let answering = active().filter(|(_, a)| !a.answer.is_empty());
+        let wanted: Vec<Wanted> =
+            answering.filter_map(|(slot, a)| a.task.wanted(slot, a.prefix(self.stop), &a.calls)).collect();
+        let drafts = if wanted.is_empty() { Vec::new() } else { proposer.draft(&wanted)? };
+        let mut drafts = wanted.iter().map(|w| w.slot).zip(drafts).peekable();
         let mut entries = Vec::new();
         let mut end = 0;
-        for (slot, active) in batch.slots.iter().enumerate().filter_map(|(i, a)| a.as_ref().map(|a| (i, a))) {
-            let root = active.request.prompt.len() + active.answer.len() - 1;
+        for (slot, active) in active() {
             let draft = match active.newest() {
-                Some(newest) => drafts.next().map(|d| d.tree(newest, root).map(|tree| (d, tree))).transpose()?,
+                Some(newest) => {
+                    let draft = drafts.next_if(|(own, _)| *own == slot).map_or_else(Draft::default, |(_, draft)| draft);
+                    let tree = draft.tree(newest, active.prefix(self.stop).position(&[]) - 1)?;
+                    Some((draft, tree))
+                }
                 None => None,
             };
-            let rows = draft.as_ref().map_or(active.request.prompt.len(), |(_, tree)| tree.len());
+            let rows = draft.as_ref().map_or(active.task.request.prompt.len(), |(_, tree)| tree.len());
             entries.push(Entry { slot, rows: end..end + rows, draft });
             end += rows;
         }
@@ -341,7 +330,7 @@ impl SpeculativeDecoder<'_> {
             let active = batch.slots[entry.slot].as_ref().expect("entries are active");
             match &entry.draft {
                 None => {
-                    ids.extend_from_slice(&active.request.prompt);
+                    ids.extend_from_slice(&active.task.request.prompt);
                     judged.push(entry.rows.end - 1);
                 }
                 Some((_, tree)) => {
@@ -381,21 +370,11 @@ impl SpeculativeDecoder<'_> {
         let slots = &batch.slots;
         let verdict = |(entry, logits): &(&Entry, &[f32])| {
             let active = slots[entry.slot].as_ref().expect("entries are active");
-            let request = &active.request;
-            let position = request.prompt.len() + active.answer.len();
-            let Some((draft, tree)) = &entry.draft else {
-                let token = choose(logits, request.temperature, request.key(position, Purpose::Target));
-                return Ok(Verdict { next: Some(token), ..Verdict::default() });
-            };
-            (self.judge)(&Round {
-                tree,
-                draft,
-                d2t,
-                logits,
-                vocabulary,
-                temperature: request.temperature,
-                key: request.key(position, Purpose::Target),
-            })
+            let prefix = active.prefix(self.stop);
+            match &entry.draft {
+                Some((draft, tree)) => (active.task.judge)(&Round { tree, draft, d2t, logits, vocabulary, prefix }),
+                None => Ok(Verdict { next: prefix.choose(logits)?, ..Verdict::default() }),
+            }
         };
         let verdicts = work.par_iter().map(verdict).collect();
         batch.times.sample += start.elapsed();
@@ -421,19 +400,21 @@ impl SpeculativeDecoder<'_> {
             let active = slot.as_mut().expect("entries are active");
             let tokens: Vec<u32> = verdict.emitted().collect();
             let Extended { kept, stop, finish } = active.extend(&tokens, self.stop);
-            let end = finish.or(verdict.next.is_none().then_some(Finish::Stop));
+            let end = finish.or(verdict.next.is_none().then_some(Finish::Masked));
             let accepted = verdict.accepted().min(kept);
-            (listener.committed)(Committed { id: active.request.id, tokens: &tokens[..kept], accepted })?;
-            active.timeline.arrivals.push(Arrival { at, tokens: kept });
-            if let Some((_, tree)) = &entry.draft {
+            (listener.committed)(Committed { id: active.task.request.id, tokens: &tokens[..kept], accepted })?;
+            if kept > 0 {
+                active.timeline.arrivals.push(Arrival { at, tokens: kept });
+            }
+            if let Some((_, tree)) = entry.draft.as_ref().filter(|_| kept > 0) {
                 let kept = Counts { drafted: tree.max_depth(), accepted, committed: kept };
                 active.calls.push(Call { kept, accepted: verdict.accepted(), stop, end });
                 active.fallbacks += verdict.fallbacks;
                 active.count_rank(tree, &verdict);
             }
             if let Some(finish) = end {
-                if let Some(Active { request, answer, calls, timeline, fallbacks, ranks }) = slot.take() {
-                    let id = request.id;
+                if let Some(Active { task, answer, calls, timeline, fallbacks, ranks }) = slot.take() {
+                    let id = task.request.id;
                     (listener.done)(Transcript { id, ids: answer, finish, calls, timeline, fallbacks, ranks });
                 }
                 continue;
@@ -441,9 +422,12 @@ impl SpeculativeDecoder<'_> {
             // Rows whose tokens are now committed: the whole prompt, or the root and the accepted drafts.
             let (rows, next): (Vec<usize>, _) = match entry.draft {
                 Some(_) => (std::iter::once(0).chain(verdict.path).collect(), tokens),
-                None => ((0..entry.rows.len()).collect(), [&active.request.prompt[1..], &tokens].concat()),
+                None => ((0..entry.rows.len()).collect(), [&active.task.request.prompt[1..], &tokens].concat()),
             };
             batch.cache.compact(entry.slot, &rows);
+            if !active.task.drafts() {
+                continue;
+            }
             kept_rows.extend(rows.into_iter().map(|row| entry.rows.start + row));
             observed.push(Observed { slot: entry.slot, next });
         }

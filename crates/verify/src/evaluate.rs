@@ -6,7 +6,9 @@ use crate::judge::judge;
 use crate::length::{Fixed, PolicyKind};
 use crate::plain::PlainRun;
 use crate::plan::{RANKS, one_level};
+use crate::task::Task;
 use spectrain_core::evaluation::{Estimate, Evaluation, Seconds};
+use spectrain_core::process::{ProcessError, Processors, RowError};
 use spectrain_core::rules::{Rule, RuleError};
 use spectrain_core::stats::{Ratio, Resampling, Slo, StatsError};
 use spectrain_core::tree::{TreeKind, TreeKindError};
@@ -20,8 +22,8 @@ pub struct Settings {
     pub rule: Rule,
     /// How much of `length` each request drafts in a round.
     pub policy: PolicyKind,
-    /// Sampling temperature of the target, and of the drafter where the rule reads its distribution.
-    pub temperature: f64,
+    /// Processors of the target's logits, and of the drafter's where the rule reads its distribution.
+    pub sampling: Processors,
     /// Drafted tokens of a round's longest path.
     pub length: usize,
     /// What a round drafts.
@@ -82,12 +84,18 @@ pub enum EvaluateError {
         /// Longest sequence.
         limit: usize,
     },
+    /// A processor is set outside its range.
+    #[error(transparent)]
+    Sampling(#[from] ProcessError),
     /// A distribution was none.
     #[error(transparent)]
     Verify(#[from] RuleError),
     /// There is no way to draft to be measured.
     #[error("nothing to measure: name a length at least")]
     Nothing,
+    /// Logits make no distribution.
+    #[error(transparent)]
+    Row(#[from] RowError),
     /// Nothing was counted.
     #[error("no verify call was made: {0}")]
     Stats(#[from] StatsError),
@@ -113,14 +121,15 @@ pub fn acceptance_by_rank(
     questions: &[Question],
     settings: &Settings,
 ) -> Result<Vec<f64>, EvaluateError> {
-    let Settings { rule, temperature, batch, .. } = *settings;
+    let Settings { rule, batch, .. } = *settings;
     settings.tree.check(rule)?;
     let judge = judge(rule).ok_or(EvaluateError::Rule(rule))?;
-    let plan = one_level(&settings.tree, rule, temperature);
-    let decoder = SpeculativeDecoder { target, stop, batch, plan, judge, lengths: &Fixed };
+    let plan = one_level(&settings.tree, rule);
+    let tasks = Task::alike(requests(target, questions, settings, RANKS)?, &plan, judge, &Fixed);
+    let decoder = SpeculativeDecoder { target, stop, batch };
     let mut counts = vec![0; RANKS];
     let mut calls = 0;
-    decoder.run(requests(target, questions, settings, RANKS)?, proposer, |t| {
+    decoder.run(tasks, proposer, |t| {
         calls += t.calls.len();
         counts.iter_mut().zip(t.ranks).for_each(|(count, found)| *count += found);
     })?;
@@ -156,6 +165,7 @@ pub(crate) fn requests(
     settings: &Settings,
     drafted: usize,
 ) -> Result<Vec<Request>, EvaluateError> {
+    settings.sampling.validate()?;
     let limit = target.config().max_positions;
     let room = settings.max_new_tokens + drafted + 1;
     let request = |(index, q): (usize, &Question)| {
@@ -166,7 +176,7 @@ pub(crate) fn requests(
             id: index as u64,
             prompt: q.prompt.clone(),
             max_new_tokens: settings.max_new_tokens,
-            temperature: settings.temperature,
+            sampling: settings.sampling.clone(),
             seed: settings.seed,
         })
     };
@@ -191,7 +201,8 @@ pub(crate) fn summarise(
     Ok(Evaluation {
         guarantee: settings.rule.guarantee().name().to_string(),
         rule: settings.rule,
-        temperature: settings.temperature,
+        temperature: settings.sampling.temperature,
+        processors: settings.sampling.named(),
         length: settings.length,
         tree: settings.tree.clone(),
         nodes: Some(nodes),

@@ -11,6 +11,7 @@ pub mod plain;
 pub mod plan;
 pub mod profile;
 pub mod reconcile;
+mod task;
 
 pub use compare::{Bench, Comparison, compare};
 pub use engine::{Committed, Cost, SpeculativeDecoder, Times, Transcript};
@@ -18,3 +19,4 @@ pub use evaluate::{Measurement, Settings, acceptance_by_rank};
 pub use length::{Fixed, LengthPolicy, PolicyKind};
 pub use plain::PlainRun;
 pub use spectrain_core::evaluation::Evaluation;
+pub use task::Task;

@@ -52,7 +52,7 @@ impl PlainRun {
 
 /// Every token after the prompt's is a call that commits one.
 fn answer(completion: &Completion) -> Answer {
-    let calls = completion.ids.len() - 1;
+    let calls = completion.ids.len().saturating_sub(1);
     let call = |i: usize| Call::plain((i + 1 == calls).then_some(completion.finish));
     Answer { calls: (0..calls).map(call).collect(), timeline: completion.timeline.clone() }
 }

@@ -5,7 +5,9 @@ use crate::engine::{SpeculativeDecoder, Times};
 use crate::evaluate::EvaluateError;
 use crate::judge::{Judge, judge, pick};
 use crate::length::Fixed;
+use crate::task::Task;
 use spectrain_core::costs::{BatchCost, LengthCost};
+use spectrain_core::process::{Processors, RowError};
 use spectrain_core::rules::Rule;
 use spectrain_core::tree::TreeKind;
 use spectrain_draft::Plan;
@@ -109,20 +111,15 @@ impl Profiler {
     /// [`EvaluateError`].
     pub fn sweep(&mut self, bench: &mut Bench, prompts: &[Vec<u32>]) -> Result<(), EvaluateError> {
         let requests = self.requests(bench.target, prompts)?;
-        let (prompt, passes) = plain_passes(bench.target, &requests, self.plan.rounds);
+        let (prompt, passes) = plain_passes(bench.target, &requests, self.plan.rounds)?;
         self.plain_prompt.push(prompt);
         self.steps.extend(passes);
-        let pick = pick(self.plan.rule.at(self.plan.temperature), self.plan.temperature);
+        let pick = pick(self.plan.rule.at(self.plan.temperature));
         for (&length, samples) in self.plan.lengths.iter().zip(&mut self.samples) {
-            let decoder = SpeculativeDecoder {
-                target: bench.target,
-                stop: &[],
-                batch: self.plan.batch,
-                plan: Plan::chain(length, pick),
-                judge: self.judge,
-                lengths: &Fixed,
-            };
-            let (prompt, rounds) = decoder.time_rounds(requests.clone(), bench.proposer, self.plan.rounds)?;
+            let chain = Plan::chain(length, pick);
+            let tasks = Task::alike(requests.clone(), &chain, self.judge, &Fixed);
+            let decoder = SpeculativeDecoder { target: bench.target, stop: &[], batch: self.plan.batch };
+            let (prompt, rounds) = decoder.time_rounds(tasks, bench.proposer, self.plan.rounds)?;
             samples.add(&prompt, &rounds);
         }
         self.sweeps += 1;
@@ -145,8 +142,8 @@ impl Profiler {
             if prompt.len() + room + plan.lengths.len() > limit {
                 return Err(EvaluateError::TooLong { index, tokens: prompt.len(), room, limit });
             }
-            let (prompt, max_new_tokens) = (prompt.clone(), room);
-            Ok(Request { id: id as u64, prompt, max_new_tokens, temperature: plan.temperature, seed: plan.seed })
+            let (prompt, sampling) = (prompt.clone(), Processors::at(plan.temperature));
+            Ok(Request { id: id as u64, prompt, max_new_tokens: room, sampling, seed: plan.seed })
         };
         let first = self.sweeps * plan.batch;
         (0..plan.batch).map(|id| (id, (first + id) % prompts.len())).map(request).collect()
@@ -154,7 +151,7 @@ impl Profiler {
 }
 
 /// Times of the pass over the prompts and of the plain steps after it.
-fn plain_passes(target: &Llama, requests: &[Request], steps: usize) -> (Duration, Vec<Duration>) {
+fn plain_passes(target: &Llama, requests: &[Request], steps: usize) -> Result<(Duration, Vec<Duration>), RowError> {
     let capacity = requests.iter().map(|r| r.prompt.len() + r.max_new_tokens).max().unwrap_or(0);
     let short: Vec<Request> = requests.iter().map(|r| Request { max_new_tokens: steps + 1, ..r.clone() }).collect();
     let mut passes = Vec::with_capacity(steps + 1);
@@ -163,9 +160,9 @@ fn plain_passes(target: &Llama, requests: &[Request], steps: usize) -> (Duration
         passes.push(last.elapsed());
         last = Instant::now();
     };
-    Decoder { target, stop: &[], batch: requests.len() }.run(short, capacity, drop, &mut timed);
+    Decoder { target, stop: &[], batch: requests.len() }.run(short, capacity, drop, &mut timed)?;
     let prompt = passes.remove(0);
-    (prompt, passes)
+    Ok((prompt, passes))
 }
 
 /// Mean in seconds, since a run's time is the sum of all its rounds, the slow ones included; 0 for none.

@@ -8,6 +8,7 @@ use crate::exit::{Blame, Failure};
 use crate::progress::Progress;
 use anyhow::anyhow;
 use spectrain_core::evaluation::{Estimate, Evaluation};
+use spectrain_core::process::Processors;
 use spectrain_core::reconciliation::Figure;
 use spectrain_core::rules::Rule;
 use spectrain_core::stats::Slo;
@@ -32,6 +33,8 @@ pub struct EvalPlan {
     pub rule: Rule,
     /// One curve each.
     pub temperatures: Vec<f64>,
+    /// Processors besides the temperature.
+    pub sampling: Processors,
     /// Most drafted tokens a round, one measurement each.
     pub lengths: Vec<usize>,
     /// How much of it each request drafts in a round.
@@ -64,7 +67,7 @@ impl EvalPlan {
         Settings {
             rule: self.rule.at(temperature),
             policy: self.policy,
-            temperature,
+            sampling: Processors { temperature, ..self.sampling.clone() },
             length,
             tree: TreeKind::Chain,
             ranks: Vec::new(),
@@ -134,7 +137,7 @@ fn chain_rule(rule: Rule) -> Rule {
 fn chains_beside(settings: &[Settings]) -> Result<Vec<Settings>, Failure> {
     let mut chains: Vec<Settings> = Vec::new();
     for s in settings.iter().filter(|s| s.tree != TreeKind::Chain) {
-        let length = draft_plan(&s.tree, s.rule, s.temperature, s.length, &s.ranks).work()?.drafted();
+        let length = draft_plan(&s.tree, s.rule, s.length, &s.ranks).work()?.drafted();
         if chains.iter().all(|chain| chain.length != length) {
             chains.push(Settings { length, tree: TreeKind::Chain, rule: chain_rule(s.rule), ..s.clone() });
         }
@@ -225,12 +228,12 @@ impl<'a> Evaluator<'a> {
     fn compare(&mut self, settings: &[Settings], mut costs: Option<&mut Costs>) -> Result<Comparison, Failure> {
         let names = settings.iter().map(|s| format!("{} K={}", s.tree, s.length)).collect::<Vec<_>>().join(", ");
         let [first, ..] = settings else { return Err(anyhow!("no draft length is named")).request() };
-        let label = format!("eval T={} plain, {names} {}", first.temperature, first.rule);
+        let label = format!("eval T={} plain, {names} {}", first.sampling.temperature, first.rule);
         let most = self.questions.len() * (settings.len() + 1) * first.max_new_tokens;
         let progress = Progress::new(&label, most as u64, "tokens at most");
         let (target, proposer) = (&self.setup.target, self.proposer.as_mut());
         let mut bench = Bench { target, proposer, stop: &self.stop };
-        let (temperature, batch) = (first.temperature, first.batch);
+        let (temperature, batch) = (first.sampling.temperature, first.batch);
         let mut between = |bench: &mut Bench| match &mut costs {
             Some(costs) => costs.sweep(bench, temperature, batch),
             None => Ok(()),
@@ -263,15 +266,19 @@ impl<'a> Evaluator<'a> {
         plain: &PlainRun,
         batch_tokens: usize,
     ) -> Result<Option<Vec<Scored>>, Failure> {
-        let (Ok(chains), Some(candidate)) = (Chains::of(settings.rule, settings.temperature), &self.candidate) else {
+        // Offline's walks know a temperature only.
+        let temperature = settings.sampling.temperature;
+        if !settings.sampling.temperature_only() {
+            return Ok(None);
+        }
+        let (Ok(chains), Some(candidate)) = (Chains::of(settings.rule, temperature), &self.candidate) else {
             return Ok(None);
         };
-        let answer =
-            |(question, c): (&Question, &Completion)| written(&question.prompt, c, settings.temperature, settings.seed);
+        let answer = |(question, c): (&Question, &Completion)| written(&question.prompt, c, temperature, settings.seed);
         let answers: Vec<Answer> = self.questions.iter().zip(plain.answers.values()).map(answer).collect();
         let candidate = std::slice::from_ref(candidate);
         let longest = (chains, settings.length);
-        let mut found = score(self.setup, candidate, &answers, batch_tokens, settings.temperature, longest)?;
+        let mut found = score(self.setup, candidate, &answers, batch_tokens, temperature, longest)?;
         Ok(found.pop())
     }
 

@@ -6,6 +6,7 @@ use super::error::PlanError;
 use super::kinds::{LossKind, StepWeighting};
 use super::tables::{Drafter, Eagle3};
 use super::{Data, Eval, Loss, Recipe, ScheduleShape, Train, Verifier};
+use crate::process::{ProcessError, Processors};
 use crate::rules::{Guarantee, Proposals, Rule};
 
 /// What a plan must know of the target.
@@ -193,8 +194,19 @@ fn check_eval(eval: &Eval, rule: Rule) -> Result<(), Fault> {
     must(repeated(temperatures).is_none(), key, temperatures, "distinct")?;
     let fits = rule != Rule::Greedy || temperatures.iter().all(|t| *t == 0.0);
     must(fits, key, temperatures, "[0.0] under verifier.rule = \"greedy\"")?;
+    check_processors(&eval.processors())?;
     let exact = temperatures.iter().try_for_each(|&temperature| eval.tree.check(rule.at(temperature)));
     exact.map_err(|error| ("eval.tree", format!("is \"{}\": {error}", eval.tree)))
+}
+
+fn check_processors(processors: &Processors) -> Result<(), Fault> {
+    const KEYS: [&str; 5] =
+        ["eval.top_p", "eval.min_p", "eval.repetition_penalty", "eval.frequency_penalty", "eval.presence_penalty"];
+    processors.validate().map_err(|error| {
+        let ProcessError::Setting { name, value, range } = error else { return ("eval", error.to_string()) };
+        let key = KEYS.into_iter().find(|key| key.ends_with(name)).unwrap_or("eval");
+        (key, format!("is {value:?}; it must be {range}"))
+    })
 }
 
 fn check_taps(drafter: &Eagle3, facts: &TargetFacts) -> Result<(), Fault> {

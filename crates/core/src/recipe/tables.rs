@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kinds::{DraftVocab, LossKind, Optimizer, ScheduleShape, StepWeighting};
 use super::reward::Reward;
+use crate::process::Processors;
 use crate::rules::Rule;
 use crate::tree::TreeKind;
 
@@ -257,6 +258,21 @@ table! {
         curve: Vec<usize> = Vec::new(),
         /// Temperatures, one evaluation each: 0 under the greedy rule, others under `verifier.rule`.
         temperatures: Vec<f64> = vec![0.0, 1.0],
+        /// Keep only the fewest most probable tokens whose mass reaches this; 1 is off. Target and drafter alike, as all
+        /// processors here, in this order: penalties, minimum length, temperature, top-k, top-p, min-p.
+        top_p: f64 = 1.0,
+        /// Keep only so many most probable tokens; 0 is off.
+        top_k: usize = 0,
+        /// Keep only tokens of this share of the largest probability or more; 0 is off.
+        min_p: f64 = 0.0,
+        /// Divides positive logits of tokens in prompt or answer, and multiplies negative ones; 1 is off.
+        repetition_penalty: f64 = 1.0,
+        /// Taken off a logit for every time that its token stands in the answer; 0 is off.
+        frequency_penalty: f64 = 0.0,
+        /// Taken off the logits of tokens that stand in the answer; 0 is off.
+        presence_penalty: f64 = 0.0,
+        /// Answer tokens before an end token is allowed; 0 is off.
+        min_length: usize = 0,
         /// What `spectrain eval` drafts a round: `"chain"`, or a tree: `"static:2,2,1"` (so many of the most likely tokens
         /// under every node of a depth), `"dynamic:32"` (EAGLE-2's, of so many nodes with the root), `"sampled:2,2,1"`
         /// (as static, drawn), `"sequoia:32"` (the best shape for the acceptance measured by sibling rank). A dynamic or
@@ -264,5 +280,21 @@ table! {
         tree: TreeKind = TreeKind::Chain,
         /// Requests at once.
         batch: usize = 8,
+    }
+}
+
+impl Eval {
+    /// The processors that are measured under; the temperature is each curve's.
+    pub fn processors(&self) -> Processors {
+        Processors {
+            repetition_penalty: self.repetition_penalty,
+            frequency_penalty: self.frequency_penalty,
+            presence_penalty: self.presence_penalty,
+            min_length: self.min_length,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            ..Processors::default()
+        }
     }
 }

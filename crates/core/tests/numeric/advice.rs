@@ -45,6 +45,7 @@ fn evaluation(temperature: f64, accepted: &[usize], speedup: f64) -> Evaluation 
         guarantee: "target-sampling".into(),
         rule: Rule::Token,
         temperature,
+        processors: Default::default(),
         length: 5,
         tree: TreeKind::Chain,
         nodes: None,

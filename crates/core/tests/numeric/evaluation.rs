@@ -159,6 +159,7 @@ fn evaluation() -> Evaluation {
         guarantee: "target-sampling".to_string(),
         rule: Rule::SampledMatch,
         temperature: 1.0,
+        processors: Default::default(),
         length: 2,
         tree: TreeKind::Chain,
         nodes: Some(3),
@@ -227,6 +228,7 @@ fn curve(temperature: f64, rates: [f64; 3]) -> Vec<Evaluation> {
     let plain = Plain { overall: counted.clone(), tasks: tasks.clone(), memory: Memory::default(), stints: None };
     let at = |length, rate, estimates| Evaluation {
         temperature,
+        processors: Default::default(),
         length,
         tokens_per_second: rate,
         plain_tokens_per_second: rates[0],

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use spectrain_core::loss::{Row, Temperature};
+use spectrain_core::process::Processors;
 use spectrain_core::recipe::{DraftVocab, Drafter, Eagle3, LossKind, Recipe, Reward};
 use spectrain_core::rules::Rule;
 
@@ -88,6 +89,13 @@ max_new_tokens = 96
 length = 5
 curve = []
 temperatures = [0.0, 1.0]
+top_p = 1.0
+top_k = 0
+min_p = 0.0
+repetition_penalty = 1.0
+frequency_penalty = 0.0
+presence_penalty = 0.0
+min_length = 0
 tree = "chain"
 batch = 8
 "#;
@@ -152,6 +160,10 @@ fn overrides_can_complete_a_recipe() {
 
 #[test]
 fn whole_numbers_do_for_fractions() {
+    let recipe = set(&["eval.top_p=0.9", "eval.top_k=40", "eval.frequency_penalty=-0.5", "eval.min_length=8"]).unwrap();
+    let expected =
+        Processors { top_p: 0.9, top_k: 40, frequency_penalty: -0.5, min_length: 8, ..Processors::default() };
+    assert_eq!(recipe.eval.processors(), expected);
     let recipe = set(&["data.greedy_share=1", "eval.temperatures=[0, 1]"]).unwrap();
     assert_eq!((recipe.data.greedy_share, recipe.eval.temperatures), (1.0, vec![0.0, 1.0]));
 }

@@ -57,6 +57,10 @@ fn values_out_of_range() {
         ("verifier.temperature=-1", "verifier.temperature is -1.0; it must be 0 or more"),
         ("eval.temperatures=[]", "eval.temperatures is []; it must be one temperature or more"),
         ("eval.temperatures=[-1]", "eval.temperatures is [-1.0]; it must be numbers of 0 or more"),
+        ("eval.top_p=0", "eval.top_p is 0.0; it must be above 0, at most 1"),
+        ("eval.min_p=2", "eval.min_p is 2.0; it must be 0 to 1"),
+        ("eval.repetition_penalty=-1", "eval.repetition_penalty is -1.0; it must be above 0"),
+        ("eval.presence_penalty=inf", "eval.presence_penalty is inf; it must be finite"),
         ("eval.temperatures=[1, 1]", "eval.temperatures is [1.0, 1.0]; it must be distinct"),
     ] {
         set_refused(one, message);

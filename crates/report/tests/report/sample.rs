@@ -53,6 +53,7 @@ pub fn evaluation(rule: Rule, temperature: f64, chat: &[usize], code: &[usize]) 
         guarantee: rule.guarantee().name().to_string(),
         rule,
         temperature,
+        processors: Default::default(),
         length: chat.len() - 1,
         tree: TreeKind::Chain,
         nodes: Some(chat.len()),
