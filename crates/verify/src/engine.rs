@@ -5,7 +5,10 @@
 //! path of a tree is moved together in the target's cache; that of a chain lies where it belongs. A new request's prompt
 //! runs in the same target pass as the drafts of the others.
 
+mod room;
 mod rounds;
+
+pub use room::{Room, RunError, TooLarge};
 
 use crate::judge::{Judge, Round};
 use crate::length::LengthPolicy;
@@ -18,7 +21,7 @@ use spectrain_core::tree::{Tree, TreeError};
 use spectrain_draft::proposer::{Draft, Observed, Plan, Proposer, Wanted};
 use spectrain_kernels::rope::indices;
 use spectrain_model::sample::choose;
-use spectrain_model::{Features, Finish, KvCache, Llama, ParentOrder, Request, SlotRows, host_rows};
+use spectrain_model::{Features, Finish, KvCache, Llama, Pages, ParentOrder, Request, SlotRows, host_rows};
 use std::collections::VecDeque;
 use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
@@ -89,6 +92,10 @@ pub struct Cost {
     pub times: Times,
     /// What was held.
     pub memory: Memory,
+    /// How often a request gave way to older ones for want of room.
+    pub preempted: usize,
+    /// Prompt tokens that were not run, since an earlier text began with them.
+    pub reused: usize,
 }
 
 /// Where the time went.
@@ -113,6 +120,8 @@ struct Active {
     timeline: Timeline,
     fallbacks: usize,
     ranks: Vec<usize>,
+    /// Number in the order of admission.
+    age: usize,
 }
 
 /// What became of the tokens that a call emitted.
@@ -126,6 +135,11 @@ struct Extended {
 }
 
 impl Active {
+    fn new(request: Request, at: f64, age: usize) -> Self {
+        let (answer, calls, ranks) = (Vec::new(), Vec::new(), Vec::new());
+        Self { request, answer, calls, timeline: Timeline::starting(at), fallbacks: 0, ranks, age }
+    }
+
     fn newest(&self) -> Option<u32> {
         self.answer.last().copied()
     }
@@ -180,6 +194,22 @@ struct Batch {
     slots: Vec<Option<Active>>,
     cache: KvCache,
     times: Times,
+    /// Requests that gave way, the oldest last.
+    parked: Vec<Active>,
+    /// Requests at a time that there was no room beside, until one of them ends.
+    crowd: Option<usize>,
+    /// Requests that were ever let in.
+    admitted: usize,
+    preempted: usize,
+    reused: usize,
+}
+
+impl Batch {
+    fn new(slots: usize, cache: KvCache) -> Self {
+        let (begun, slots) = (Instant::now(), (0..slots).map(|_| None).collect());
+        let (times, parked) = (Times::default(), Vec::new());
+        Self { begun, slots, cache, times, parked, crowd: None, admitted: 0, preempted: 0, reused: 0 }
+    }
 }
 
 impl SpeculativeDecoder<'_> {
@@ -208,28 +238,54 @@ impl SpeculativeDecoder<'_> {
         mut committed: impl FnMut(Committed) -> ControlFlow<()>,
         mut done: impl FnMut(Transcript),
     ) -> Result<Cost, RuleError> {
-        let begun = Instant::now();
+        self.rounds(requests, Room::default(), proposer, Listener { committed: &mut committed, done: &mut done })
+    }
+
+    /// As [`Self::run`] with a target cache of limited `room`: requests may give way to older ones, and come back.
+    ///
+    /// # Errors
+    /// [`RunError::Room`] before anything is run, if a request alone has not enough; else as [`Self::run`].
+    pub fn run_within(
+        &self,
+        room: Room,
+        requests: Vec<Request>,
+        proposer: &mut dyn Proposer,
+        mut done: impl FnMut(Transcript),
+    ) -> Result<Cost, RunError> {
+        room.check(&requests, self.plan.drafted())?;
+        let listener = Listener { committed: &mut |_| ControlFlow::Continue(()), done: &mut done };
+        Ok(self.rounds(requests, room, proposer, listener)?)
+    }
+
+    fn rounds(
+        &self,
+        requests: Vec<Request>,
+        room: Room,
+        proposer: &mut dyn Proposer,
+        mut listener: Listener,
+    ) -> Result<Cost, RuleError> {
         let longest = requests.iter().map(|r| r.prompt.len() + r.max_new_tokens).max().unwrap_or(0);
         let mut waiting: VecDeque<Request> = requests.into();
-        let slots: Vec<Option<Active>> = (0..self.batch.min(waiting.len())).map(|_| None).collect();
-        let cache = self.open(slots.len(), longest, proposer);
-        let memory = self.memory(&cache, slots.len(), proposer);
-        let mut batch = Batch { begun, slots, cache, times: Times::default() };
-        let mut listener = Listener { committed: &mut committed, done: &mut done };
+        let slots = self.batch.min(waiting.len());
+        let mut batch = Batch::new(slots, self.open(slots, longest, room, proposer));
+        let memory = self.memory(&batch.cache, slots, proposer);
         loop {
             self.admit(&mut batch, &mut waiting, proposer);
             if self.round(&mut batch, proposer, &mut listener)?.is_break() {
                 break;
             }
         }
-        batch.times.total = begun.elapsed();
-        Ok(Cost { times: batch.times, memory })
+        batch.times.total = batch.begun.elapsed();
+        Ok(Cost { times: batch.times, memory, preempted: batch.preempted, reused: batch.reused })
     }
 
-    /// Room for `slots` texts of up to `longest` tokens and what a round writes behind them.
-    fn open(&self, slots: usize, longest: usize, proposer: &mut dyn Proposer) -> KvCache {
+    /// Slots for texts of up to `longest` tokens and what a round writes behind them.
+    fn open(&self, slots: usize, longest: usize, room: Room, proposer: &mut dyn Proposer) -> KvCache {
         proposer.open(slots, longest + self.plan.expanded().max(self.plan.drafted()) + 1);
-        self.target.cache(slots, longest + self.plan.drafted() + 1)
+        let capacity = longest + self.plan.drafted() + 1;
+        let pages = room.pages.unwrap_or_else(|| Pages::full(slots, capacity));
+        let cache = self.target.cache_of(slots, capacity, pages);
+        if room.prefixes && proposer.taps().is_empty() { cache.keeping_prefixes() } else { cache }
     }
 
     fn memory(&self, cache: &KvCache, slots: usize, proposer: &dyn Proposer) -> Memory {
@@ -250,6 +306,8 @@ impl SpeculativeDecoder<'_> {
         proposer: &mut dyn Proposer,
         listener: &mut Listener,
     ) -> Result<ControlFlow<()>, RuleError> {
+        self.give_way(batch, proposer);
+        self.restore(batch, proposer);
         let entries = self.propose(batch, proposer)?;
         if entries.is_empty() {
             return Ok(ControlFlow::Break(()));
@@ -257,18 +315,6 @@ impl SpeculativeDecoder<'_> {
         let (features, logits) = self.target_pass(batch, &entries, proposer.taps())?;
         let verdicts = self.verdicts(batch, &entries, &logits, proposer.draft_to_target())?;
         Ok(self.commit(batch, entries, verdicts, features, proposer, listener))
-    }
-
-    fn admit(&self, batch: &mut Batch, waiting: &mut VecDeque<Request>, proposer: &mut dyn Proposer) {
-        for (slot, active) in batch.slots.iter_mut().enumerate().filter(|(_, a)| a.is_none()) {
-            if let Some(request) = waiting.pop_front() {
-                batch.cache.clear(slot);
-                proposer.start(slot, &request.prompt);
-                let timeline = Timeline::starting(batch.begun.elapsed().as_secs_f64());
-                let (answer, calls, ranks) = (Vec::new(), Vec::new(), Vec::new());
-                *active = Some(Active { request, answer, calls, timeline, fallbacks: 0, ranks });
-            }
-        }
     }
 
     /// What `slot` drafts after the rounds of `past`; a tree is drafted whole.
@@ -303,7 +349,8 @@ impl SpeculativeDecoder<'_> {
                 Some(newest) => drafts.next().map(|d| d.tree(newest, root).map(|tree| (d, tree))).transpose()?,
                 None => None,
             };
-            let rows = draft.as_ref().map_or(active.request.prompt.len(), |(_, tree)| tree.len());
+            let unread = active.request.prompt.len().saturating_sub(batch.cache.len(slot));
+            let rows = draft.as_ref().map_or(unread, |(_, tree)| tree.len());
             entries.push(Entry { slot, rows: end..end + rows, draft });
             end += rows;
         }
@@ -326,7 +373,7 @@ impl SpeculativeDecoder<'_> {
             let active = batch.slots[entry.slot].as_ref().expect("entries are active");
             match &entry.draft {
                 None => {
-                    ids.extend_from_slice(&active.request.prompt);
+                    ids.extend_from_slice(&active.request.prompt[batch.cache.len(entry.slot)..]);
                     judged.push(entry.rows.end - 1);
                 }
                 Some((_, tree)) => {
@@ -417,7 +464,7 @@ impl SpeculativeDecoder<'_> {
                 active.count_rank(tree, &verdict);
             }
             if let Some(finish) = end {
-                if let Some(Active { request, answer, calls, timeline, fallbacks, ranks }) = slot.take() {
+                if let Some(Active { request, answer, calls, timeline, fallbacks, ranks, .. }) = slot.take() {
                     let id = request.id;
                     (listener.done)(Transcript { id, ids: answer, finish, calls, timeline, fallbacks, ranks });
                 }
@@ -429,6 +476,7 @@ impl SpeculativeDecoder<'_> {
                 None => ((0..entry.rows.len()).collect(), [&active.request.prompt[1..], &tokens].concat()),
             };
             batch.cache.compact(entry.slot, &rows);
+            batch.cache.publish(entry.slot, || active.text());
             kept_rows.extend(rows.into_iter().map(|row| entry.rows.start + row));
             observed.push(Observed { slot: entry.slot, next });
         }

@@ -206,7 +206,7 @@ fn summarise(
     (settings, nodes): (&Settings, usize),
     plain: &PlainRun,
     transcripts: &[Transcript],
-    Cost { times, memory }: Cost,
+    Cost { times, memory, .. }: Cost,
 ) -> Result<Evaluation, EvaluateError> {
     let seconds = times.total.as_secs_f64();
     let counting = Counting { length: settings.length, seed: settings.seed, slo: settings.slo.as_ref(), seconds };

@@ -11,7 +11,7 @@ pub mod plan;
 pub mod profile;
 pub mod reconcile;
 
-pub use engine::{Committed, Cost, SpeculativeDecoder, Times, Transcript};
+pub use engine::{Committed, Cost, Room, RunError, SpeculativeDecoder, Times, TooLarge, Transcript};
 pub use evaluate::{Measurement, Settings, acceptance_by_rank, evaluate};
 pub use length::{Fixed, LengthPolicy, PolicyKind};
 pub use plain::{PlainRun, plain};

@@ -1,6 +1,6 @@
 //! Rounds measured one by one, with every request busy: the costs that a prediction of the speed-up needs.
 
-use super::{Batch, Listener, SpeculativeDecoder, Times};
+use super::{Batch, Listener, Room, SpeculativeDecoder, Times};
 use spectrain_core::rules::RuleError;
 use spectrain_draft::proposer::Proposer;
 use spectrain_model::Request;
@@ -21,9 +21,7 @@ impl SpeculativeDecoder<'_> {
     ) -> Result<(Times, Vec<Times>), RuleError> {
         let longest = requests.iter().map(|r| r.prompt.len() + r.max_new_tokens).max().unwrap_or(0);
         let slots = requests.len();
-        let cache = self.open(slots, longest, proposer);
-        let mut batch =
-            Batch { begun: Instant::now(), slots: (0..slots).map(|_| None).collect(), cache, times: Times::default() };
+        let mut batch = Batch::new(slots, self.open(slots, longest, Room::default(), proposer));
         let mut waiting = requests.into();
         self.admit(&mut batch, &mut waiting, proposer);
         let mut listener = Listener { committed: &mut |_| ControlFlow::Continue(()), done: &mut drop };
