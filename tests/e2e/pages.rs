@@ -95,6 +95,11 @@ fn slots_that_part_leave_each_other_untouched() {
             let text = dice.tokens(prompt);
             extend(&target, &mut cache, 0, &text);
             let (before, room) = (held(&cache, 3, 0), cache.available());
+            // Provisional rows take pages of their own, and no part in a fork.
+            let draft = dice.tokens(tokens + 2);
+            let plan = cache.plan(&[SlotRows::chain(0, draft.len())]);
+            target.forward(&draft, &plan, &mut cache, &[]);
+            assert!(cache.available() < room);
             cache.fork(0, 1);
             assert_eq!(cache.available(), room, "a fork copies nothing");
             let (left, right) = (dice.tokens(tokens + 2), dice.tokens(tokens + 2));
@@ -271,7 +276,7 @@ fn any_order_of_operations_keeps_every_text_and_loses_no_page() {
                     // Texts of few tokens are often known.
                     let like = model.texts[dice.below(SLOTS)].clone();
                     let known = cache.attach(slot, &like);
-                    assert!(known % tokens == 0 && known <= like.len().saturating_sub(1));
+                    assert!(known.is_multiple_of(tokens) && known <= like.len().saturating_sub(1));
                     model.texts[slot] = like[..known].to_vec();
                     found += usize::from(known > 0);
                 }

@@ -188,6 +188,7 @@ impl KvCache {
             slot.pages = prefixes.find(before, page);
             slot.pages.iter().for_each(|&page| self.pool.share(page));
             slot.published = slot.pages.len();
+            slot.written = 0;
             slot.len = slot.published * page;
         }
         slot.len
