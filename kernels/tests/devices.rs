@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use burn::tensor::{Device, DeviceType, Tensor, TensorData, Tolerance};
-use spectrain_kernels::cached_attention::{CachedPlan, Heads, LayerCache, Segment, cached_attention};
+use spectrain_kernels::cached_attention::{CachedPlan, Heads, LayerCache, Runs, Segment, cached_attention};
 use spectrain_kernels::draft_loss::{Accepted, DraftLoss, Problem, StepRows, Weighting, draft_loss, log_denominator};
 use spectrain_kernels::is_fused;
 use spectrain_kernels::product::Head;
@@ -75,11 +75,13 @@ fn row_operations() {
 #[test]
 fn cached_attention_of_chains_and_trees() {
     let rope = Arc::new(RopeTable::new(64, HEADS.dim, 10_000.0));
-    let parents = Some(vec![None, Some(0), Some(0), Some(2)]);
-    let segments =
-        vec![Segment::chain(1, 0, 5), Segment { slot: 0, cached: 7, rows: 4, parents }, Segment::chain(2, 3, 1)];
-    let positions = vec![0, 1, 2, 3, 4, 7, 8, 8, 9, 3];
-    let plan = Arc::new(CachedPlan { segments, positions, capacity: 12 });
+    let parents = vec![None, Some(0), Some(0), Some(2)];
+    let mut scattered = Runs::default();
+    [20..23, 30..31, 34..36, 18..19].into_iter().for_each(|rows| scattered.push(rows));
+    let paged = Segment { entries: scattered, cached: 3, rows: 4, parents: Some(parents.clone()) };
+    let segments = vec![Segment::chain(12, 0, 5), Segment::tree(0, 7, 4, parents), Segment::chain(24, 3, 1), paged];
+    let positions = vec![0, 1, 2, 3, 4, 7, 8, 8, 9, 3, 3, 4, 4, 5];
+    let plan = Arc::new(CachedPlan { segments, positions });
     everywhere(|device| {
         let cache = LayerCache {
             keys: noise([36, HEADS.key_width()], 1, device),

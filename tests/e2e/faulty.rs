@@ -6,11 +6,11 @@ use spectrain_core::process::RowError;
 use spectrain_draft::eagle3::Layer;
 use spectrain_draft::proposer::{Draft, DrafterMemory, Observed, Pick, Plan, Proposer, Wanted};
 use spectrain_draft::{Eagle3, Eagle3Drafter};
-use spectrain_kernels::cached_attention::{CachedPlan, Segment, cached_attention};
+use spectrain_kernels::cached_attention::{CachedPlan, cached_attention};
 use spectrain_kernels::product::Projection;
 use spectrain_kernels::rms_norm::rms_norm;
 use spectrain_kernels::rope::RopeTable;
-use spectrain_model::{KvCache, host_rows, sample::argmax};
+use spectrain_model::{KvCache, SlotRows, host_rows, sample::argmax};
 use std::sync::Arc;
 
 /// What is wrong with it.
@@ -120,11 +120,9 @@ impl FaultyProposer {
             (Injected::RestartedPosition, _) => step,
             _ => first,
         };
-        let plan = CachedPlan {
-            segments: vec![Segment::chain(slot, first, tokens.len())],
-            positions: (start..start + tokens.len()).map(|p| p as u32).collect(),
-            capacity: self.cache.capacity(),
-        };
+        let planned = self.cache.plan_ahead(&[SlotRows::chain(slot, tokens.len())], first - committed);
+        let positions = (start..start + tokens.len()).map(|p| p as u32).collect();
+        let plan = CachedPlan { positions, ..CachedPlan::clone(&planned) };
         let (heads, rope) = (self.drafter.config.heads(), self.drafter.rope.clone());
         let attended = self.cache.with_layer(0, |c| cached_attention(qkv, c, heads, &rope, &Arc::new(plan)));
         self.layer.finish(hidden, attended)

@@ -15,28 +15,28 @@ use spectrain_model::{Llama, ParentOrder, Request, SlotRows};
 use spectrain_verify::judge::judge;
 use spectrain_verify::{Fixed, SpeculativeDecoder, Task};
 
-const VOCABULARY: u32 = 40;
+pub const VOCABULARY: u32 = 40;
 /// Largest difference of keys and values, in parts of the layer's largest (design, decision 13).
 const CACHE_BOUND: f64 = 1e-5;
 
 /// Whole numbers in a fixed order.
-struct Dice {
+pub struct Dice {
     key: Key,
     thrown: u64,
 }
 
 impl Dice {
-    fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         Self { key: Key::new(seed, 0, 0, Purpose::Noise), thrown: 0 }
     }
 
-    fn below(&mut self, bound: usize) -> usize {
+    pub fn below(&mut self, bound: usize) -> usize {
         self.thrown += 1;
         self.key.below_at(self.thrown, bound)
     }
 
     /// Parents of a tree of `nodes` rows, the root first; half of the rows follow one of the last few.
-    fn tree(&mut self, nodes: usize) -> Vec<Option<usize>> {
+    pub fn tree(&mut self, nodes: usize) -> Vec<Option<usize>> {
         let parent = |node: usize, dice: &mut Self| match dice.below(2) {
             0 => node - 1 - dice.below(node.min(3)),
             _ => dice.below(node),
@@ -45,18 +45,18 @@ impl Dice {
     }
 
     /// Tokens and parents of a tree of `most` nodes at most.
-    fn tree_of(&mut self, most: usize) -> (Vec<u32>, Vec<Option<usize>>) {
+    pub fn tree_of(&mut self, most: usize) -> (Vec<u32>, Vec<Option<usize>>) {
         let nodes = 1 + self.below(most);
         (self.tokens(nodes), self.tree(nodes))
     }
 
-    fn tokens(&mut self, n: usize) -> Vec<u32> {
+    pub fn tokens(&mut self, n: usize) -> Vec<u32> {
         (0..n).map(|_| self.below(VOCABULARY as usize) as u32).collect()
     }
 }
 
 /// Rows from the root to `row`, both included.
-fn branch(parents: &[Option<usize>], row: usize) -> Vec<usize> {
+pub fn branch(parents: &[Option<usize>], row: usize) -> Vec<usize> {
     let mut rows: Vec<usize> = std::iter::successors(Some(row), |&r| parents[r]).collect();
     rows.reverse();
     rows
@@ -89,7 +89,7 @@ fn a_nodes_logits_are_those_of_a_prefill_of_its_path() {
 }
 
 /// Keys and values of `slot`'s committed rows against those of `text` run as one chain.
-fn assert_cache(target: &Llama, cache: &spectrain_model::KvCache, slot: usize, text: &[u32]) {
+pub fn assert_cache(target: &Llama, cache: &spectrain_model::KvCache, slot: usize, text: &[u32]) {
     let mut fresh = target.cache(1, text.len());
     let plan = fresh.plan(&[SlotRows::chain(0, text.len())]);
     target.forward(text, &plan, &mut fresh, &[]);

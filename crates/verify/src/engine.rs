@@ -5,7 +5,10 @@
 //! path of a tree is moved together in the target's cache; that of a chain lies where it belongs. A new request's prompt
 //! runs in the same target pass as the drafts of the others.
 
+mod room;
 mod rounds;
+
+pub use room::{Room, RunError, TooLarge};
 
 use crate::judge::Round;
 use crate::task::Task;
@@ -16,7 +19,7 @@ use spectrain_core::stats::{Arrival, Call, Round as Counts, Timeline};
 use spectrain_core::tree::{Tree, TreeError};
 use spectrain_draft::proposer::{Draft, Observed, Proposer, Wanted};
 use spectrain_kernels::rope::indices;
-use spectrain_model::{Features, Finish, KvCache, Llama, ParentOrder, Prefix, SlotRows, host_rows};
+use spectrain_model::{Features, Finish, KvCache, Llama, Pages, ParentOrder, Prefix, SlotRows, host_rows};
 use std::collections::VecDeque;
 use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
@@ -82,6 +85,10 @@ pub struct Cost {
     pub times: Times,
     /// What was held.
     pub memory: Memory,
+    /// How often a request gave way to older ones for want of room.
+    pub preempted: usize,
+    /// Prompt tokens that were not run, since an earlier text began with them.
+    pub reused: usize,
 }
 
 impl Cost {
@@ -93,6 +100,8 @@ impl Cost {
         self.times.sample += sample;
         self.times.state += state;
         self.times.total += total;
+        self.preempted += other.preempted;
+        self.reused += other.reused;
         if other.memory.total() > self.memory.total() {
             self.memory = other.memory;
         }
@@ -121,6 +130,8 @@ struct Active<'a> {
     timeline: Timeline,
     fallbacks: usize,
     ranks: Vec<usize>,
+    /// Number in the order of admission.
+    age: usize,
 }
 
 /// What became of the tokens that a call emitted.
@@ -133,7 +144,12 @@ struct Extended {
     finish: Option<Finish>,
 }
 
-impl Active<'_> {
+impl<'a> Active<'a> {
+    fn new(task: Task<'a>, at: f64, age: usize) -> Self {
+        let (answer, calls, ranks) = (Vec::new(), Vec::new(), Vec::new());
+        Self { task, answer, calls, timeline: Timeline::starting(at), fallbacks: 0, ranks, age }
+    }
+
     /// The text so far; `stop` ends it.
     fn prefix<'b>(&'b self, stop: &'b [u32]) -> Prefix<'b> {
         Prefix { request: &self.task.request, answer: &self.answer, end_tokens: stop }
@@ -193,6 +209,22 @@ struct Batch<'a> {
     slots: Vec<Option<Active<'a>>>,
     cache: KvCache,
     times: Times,
+    /// Requests that gave way, the oldest last.
+    parked: Vec<Active<'a>>,
+    /// Requests at a time that there was no room beside, until one of them ends.
+    crowd: Option<usize>,
+    /// Requests that were ever let in.
+    admitted: usize,
+    preempted: usize,
+    reused: usize,
+}
+
+impl Batch<'_> {
+    fn new(slots: usize, cache: KvCache) -> Self {
+        let (begun, slots) = (Instant::now(), (0..slots).map(|_| None).collect());
+        let (times, parked) = (Times::default(), Vec::new());
+        Self { begun, slots, cache, times, parked, crowd: None, admitted: 0, preempted: 0, reused: 0 }
+    }
 }
 
 impl SpeculativeDecoder<'_> {
@@ -221,29 +253,55 @@ impl SpeculativeDecoder<'_> {
         mut committed: impl FnMut(Committed) -> ControlFlow<()>,
         mut done: impl FnMut(Transcript),
     ) -> Result<Cost, RuleError> {
-        let begun = Instant::now();
+        self.rounds(tasks, Room::default(), proposer, Listener { committed: &mut committed, done: &mut done })
+    }
+
+    /// As [`Self::run`] with a target cache of limited `room`: requests may give way to older ones, and come back.
+    ///
+    /// # Errors
+    /// [`RunError::Room`] before anything is run, if a request alone has not enough; else as [`Self::run`].
+    pub fn run_within(
+        &self,
+        room: Room,
+        tasks: Vec<Task>,
+        proposer: &mut dyn Proposer,
+        mut done: impl FnMut(Transcript),
+    ) -> Result<Cost, RunError> {
+        room.check(&tasks)?;
+        let listener = Listener { committed: &mut |_| ControlFlow::Continue(()), done: &mut done };
+        Ok(self.rounds(tasks, room, proposer, listener)?)
+    }
+
+    fn rounds(
+        &self,
+        tasks: Vec<Task>,
+        room: Room,
+        proposer: &mut dyn Proposer,
+        mut listener: Listener,
+    ) -> Result<Cost, RuleError> {
         let slots = self.batch.min(tasks.len());
-        let (cache, memory) = self.open(&tasks, slots, proposer);
+        let (cache, memory) = self.open(&tasks, slots, room, proposer);
         let mut waiting: VecDeque<Task> = tasks.into();
-        let mut batch = Batch { begun, slots: (0..slots).map(|_| None).collect(), cache, times: Times::default() };
-        let mut listener = Listener { committed: &mut committed, done: &mut done };
+        let mut batch = Batch::new(slots, cache);
         loop {
             self.admit(&mut batch, &mut waiting, proposer);
             if self.round(&mut batch, proposer, &mut listener)?.is_break() {
                 break;
             }
         }
-        batch.times.total = begun.elapsed();
-        Ok(Cost { times: batch.times, memory })
+        batch.times.total = batch.begun.elapsed();
+        Ok(Cost { times: batch.times, memory, preempted: batch.preempted, reused: batch.reused })
     }
 
-    /// Room for `slots` texts, the longest of `tasks` and what the largest plan writes behind them; what that takes.
-    fn open(&self, tasks: &[Task], slots: usize, proposer: &mut dyn Proposer) -> (KvCache, Memory) {
+    /// Slots for the longest of `tasks` and what the largest plan writes behind it, in a cache of `room`; what that takes.
+    fn open(&self, tasks: &[Task], slots: usize, room: Room, proposer: &mut dyn Proposer) -> (KvCache, Memory) {
         let largest = |of: &dyn Fn(&Task) -> usize| tasks.iter().map(of).max().unwrap_or(0);
         let (longest, drafted) = (largest(&|t| t.longest()), largest(&|t| t.plan.drafted()));
         let expanded = largest(&|t| t.plan.expanded());
         proposer.open(slots, longest + expanded.max(drafted) + 1);
-        let cache = self.target.cache(slots, longest + drafted + 1);
+        let capacity = longest + drafted + 1;
+        let cache = self.target.cache_of(slots, capacity, room.pages.unwrap_or_else(|| Pages::full(slots, capacity)));
+        let cache = if room.prefixes && proposer.taps().is_empty() { cache.keeping_prefixes() } else { cache };
         let widest = tasks.iter().max_by_key(|t| t.plan.expanded());
         let drafter = widest.map_or_else(Default::default, |task| proposer.memory(task.plan));
         let memory = Memory {
@@ -263,6 +321,8 @@ impl SpeculativeDecoder<'_> {
         proposer: &mut dyn Proposer,
         listener: &mut Listener,
     ) -> Result<ControlFlow<()>, RuleError> {
+        self.give_way(batch, proposer);
+        self.restore(batch, proposer);
         let entries = self.propose(batch, proposer)?;
         if entries.is_empty() {
             return Ok(ControlFlow::Break(()));
@@ -270,21 +330,6 @@ impl SpeculativeDecoder<'_> {
         let (features, logits) = self.target_pass(batch, &entries, proposer.taps())?;
         let verdicts = self.verdicts(batch, &entries, &logits, proposer.draft_to_target())?;
         Ok(self.commit(batch, entries, verdicts, features, proposer, listener))
-    }
-
-    fn admit<'a>(&self, batch: &mut Batch<'a>, waiting: &mut VecDeque<Task<'a>>, proposer: &mut dyn Proposer) {
-        for (slot, active) in batch.slots.iter_mut().enumerate().filter(|(_, a)| a.is_none()) {
-            if let Some(task) = waiting.pop_front() {
-                batch.cache.clear(slot);
-                match task.drafts() {
-                    true => proposer.start(slot, &task.request.prompt),
-                    false => proposer.clear(slot),
-                }
-                let timeline = Timeline::starting(batch.begun.elapsed().as_secs_f64());
-                let (answer, calls, ranks) = (Vec::new(), Vec::new(), Vec::new());
-                *active = Some(Active { task, answer, calls, timeline, fallbacks: 0, ranks });
-            }
-        }
     }
 
     /// Drafts for every slot whose prompt was read and that asks for it, and lays out the rows of the target pass.
@@ -307,7 +352,8 @@ impl SpeculativeDecoder<'_> {
                 }
                 None => None,
             };
-            let rows = draft.as_ref().map_or(active.task.request.prompt.len(), |(_, tree)| tree.len());
+            let unread = active.task.request.prompt.len().saturating_sub(batch.cache.len(slot));
+            let rows = draft.as_ref().map_or(unread, |(_, tree)| tree.len());
             entries.push(Entry { slot, rows: end..end + rows, draft });
             end += rows;
         }
@@ -330,7 +376,7 @@ impl SpeculativeDecoder<'_> {
             let active = batch.slots[entry.slot].as_ref().expect("entries are active");
             match &entry.draft {
                 None => {
-                    ids.extend_from_slice(&active.task.request.prompt);
+                    ids.extend_from_slice(&active.task.request.prompt[batch.cache.len(entry.slot)..]);
                     judged.push(entry.rows.end - 1);
                 }
                 Some((_, tree)) => {
@@ -413,7 +459,7 @@ impl SpeculativeDecoder<'_> {
                 active.count_rank(tree, &verdict);
             }
             if let Some(finish) = end {
-                if let Some(Active { task, answer, calls, timeline, fallbacks, ranks }) = slot.take() {
+                if let Some(Active { task, answer, calls, timeline, fallbacks, ranks, .. }) = slot.take() {
                     let id = task.request.id;
                     (listener.done)(Transcript { id, ids: answer, finish, calls, timeline, fallbacks, ranks });
                 }
@@ -425,6 +471,7 @@ impl SpeculativeDecoder<'_> {
                 None => ((0..entry.rows.len()).collect(), [&active.task.request.prompt[1..], &tokens].concat()),
             };
             batch.cache.compact(entry.slot, &rows);
+            batch.cache.publish(entry.slot, || active.text());
             if !active.task.drafts() {
                 continue;
             }

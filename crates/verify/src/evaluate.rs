@@ -189,7 +189,7 @@ pub(crate) fn summarise(
     (settings, nodes): (&Settings, usize),
     plain: &PlainRun,
     transcripts: &[Transcript],
-    (Cost { times, memory }, rates): (Cost, &[Ratio]),
+    (Cost { times, memory, .. }, rates): (Cost, &[Ratio]),
 ) -> Result<Evaluation, EvaluateError> {
     let seconds = times.total.as_secs_f64();
     let counting = Counting { length: settings.length, seed: settings.seed, slo: settings.slo.as_ref(), seconds };

@@ -14,7 +14,7 @@ pub mod reconcile;
 mod task;
 
 pub use compare::{Bench, Comparison, compare};
-pub use engine::{Committed, Cost, SpeculativeDecoder, Times, Transcript};
+pub use engine::{Committed, Cost, Room, RunError, SpeculativeDecoder, Times, TooLarge, Transcript};
 pub use evaluate::{Measurement, Settings, acceptance_by_rank};
 pub use length::{Fixed, LengthPolicy, PolicyKind};
 pub use plain::PlainRun;

@@ -1,6 +1,6 @@
 //! Rounds measured one by one, with every request busy: the costs that a prediction of the speed-up needs.
 
-use super::{Batch, Listener, SpeculativeDecoder, Times};
+use super::{Batch, Listener, Room, SpeculativeDecoder, Times};
 use crate::task::Task;
 use spectrain_core::rules::RuleError;
 use spectrain_draft::proposer::Proposer;
@@ -20,9 +20,8 @@ impl SpeculativeDecoder<'_> {
         count: usize,
     ) -> Result<(Times, Vec<Times>), RuleError> {
         let slots = tasks.len();
-        let (cache, _) = self.open(&tasks, slots, proposer);
-        let mut batch =
-            Batch { begun: Instant::now(), slots: (0..slots).map(|_| None).collect(), cache, times: Times::default() };
+        let (cache, _) = self.open(&tasks, slots, Room::default(), proposer);
+        let mut batch = Batch::new(slots, cache);
         let mut waiting = tasks.into();
         self.admit(&mut batch, &mut waiting, proposer);
         let mut listener = Listener { committed: &mut |_| ControlFlow::Continue(()), done: &mut drop };
