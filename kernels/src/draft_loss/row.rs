@@ -20,6 +20,8 @@ pub(super) struct Statistics {
     log_alpha: f32,
     /// `S`, the drafter's mass on tokens that it gives less than the target does, and its mass on the others.
     sides: [f32; 2],
+    /// Whether the verifier accepts nothing here, whatever `α` says.
+    refused: bool,
 }
 
 /// A softmax: `ln q = (z - top) - log`. The largest logit goes first, so that little is lost beside large logits.
@@ -59,16 +61,24 @@ pub(super) struct Target<'a> {
     pub mass: &'a [f32],
     p: Norm,
     own: Norm,
+    /// Whether the target has mass on the draft vocabulary. If it has none, the row is rejected whatever the drafter
+    /// does: it has a metric but no gradient.
+    within: bool,
 }
 
 impl<'a> Target<'a> {
     /// Reads a row that has the log denominator `lse` over its whole vocabulary, and writes its distribution to `mass`.
     pub fn new(logits: &'a [f32], lse: f32, mass: &'a mut [f32], scratch: &mut Vec<f32>) -> Self {
+        if max(logits) == f32::NEG_INFINITY {
+            mass.fill(0.0);
+            let none = Norm { top: 0.0, log: 0.0, share: 0.0 };
+            return Self { logits, mass, p: none, own: none, within: false };
+        }
         let own = norm(logits, scratch);
         let log = lse - own.top;
         let p = Norm { top: own.top, log, share: exp(-log) };
         masses(logits, p, mass);
-        Self { logits, mass, p, own }
+        Self { logits, mass, p, own, within: true }
     }
 }
 
@@ -90,7 +100,22 @@ impl Statistics {
     /// Reads a row.
     pub fn new(z: &[f32], target: &Target, scratch: &mut Vec<f32>) -> Self {
         let (q, log_alpha, sides) = overlap(z, target.logits, target.mass, target.p, scratch);
-        Self { q, p: target.p, own: target.own, log_alpha, sides }
+        Self { q, p: target.p, own: target.own, log_alpha, sides, refused: false }
+    }
+
+    /// The same row where the verifier accepts nothing: it keeps other tokens than those that are read here.
+    pub fn refused(self) -> Self {
+        Self { refused: true, ..self }
+    }
+
+    /// The chance that a sampled draft is accepted.
+    pub fn accepted(&self) -> f32 {
+        if self.refused { 0.0 } else { self.alpha() }
+    }
+
+    /// Whether `token` is the drafter's likeliest, the lowest among equals.
+    pub fn is_likeliest(&self, z: &[f32], token: usize) -> bool {
+        z.iter().position(|&z| z == self.q.top) == Some(token)
     }
 
     /// The overlap `Σ min(p, q)`.
@@ -110,7 +135,9 @@ impl Statistics {
 
     /// `q/p` of the token with these logits.
     pub fn ratio(&self, z: f32, t: f32) -> f32 {
-        exp((self.q.of(z) - self.p.of(t)).min(88.0))
+        // A token that the target rules out is in no text of its own.
+        let possible = t > f32::NEG_INFINITY && !self.refused;
+        if possible { exp((self.q.of(z) - self.p.of(t)).min(88.0)) } else { 0.0 }
     }
 
     /// Replaces `z` by the gradient of `loss`, times `factor.scale`, and returns its value. Chain losses differentiate
@@ -125,8 +152,13 @@ impl Statistics {
         scratch: &mut Vec<f32>,
     ) -> f32 {
         scratch.resize(z.len(), 0.0);
-        let Self { q, p, own, log_alpha, sides } = *self;
+        let Self { q, p, own, log_alpha, sides, .. } = *self;
         let weight = factor.scale;
+        if !target.within {
+            z.fill(0.0);
+            let rejected = loss.is_chain() || loss == DraftLoss::TotalVariation;
+            return if rejected { 1.0 } else { 0.0 };
+        }
         let t = target.logits;
         match loss {
             DraftLoss::Kl => forward_kl(z, target, q, 1.0, weight, scratch),
@@ -213,7 +245,7 @@ kernel! {
             }
             let top = max(smaller);
             exp_shifted(smaller, top);
-            log_alpha = top + sum(smaller).ln();
+            log_alpha = if top > f32::NEG_INFINITY { top + sum(smaller).ln() } else { top };
         }
         for (s, m) in smaller.iter_mut().zip(mass.iter_mut()) {
             *s = if *m < 0.0 { -*m } else { 0.0 };
@@ -264,7 +296,8 @@ kernel! {
         scratch.resize(2 * z.len(), 0.0);
         let (masses, terms) = scratch.split_at_mut(z.len());
         let ratio = Ratio::new(q, own);
-        let centre = centre(z, t, q, ratio);
+        // An infinite one makes the divergence infinite, whatever it is counted from.
+        let centre = Some(centre(z, t, q, ratio)).filter(|centre| centre.is_finite()).unwrap_or(0.0);
         for (((m, s), z), t) in masses.iter_mut().zip(terms.iter_mut()).zip(z.iter()).zip(t) {
             *m = q.mass(*z);
             *s = if *m > 0.0 { *m * (ratio.of(*z, *t) - centre) as f32 } else { 0.0 };
@@ -278,11 +311,10 @@ kernel! {
     }
 }
 
-/// `ln (q/p̃)` of the drafter's likeliest token, or 0 where that is no number.
+/// `ln (q/p̃)` of the drafter's likeliest token: infinite where the target rules that out.
 #[inline(always)]
 fn centre(z: &[f32], t: &[f32], q: Norm, ratio: Ratio) -> f64 {
-    let over = z.iter().position(|&z| z == q.top).map_or(0.0, |top| ratio.of(z[top], t[top]));
-    if over.is_finite() { over } else { 0.0 }
+    z.iter().position(|&z| z == q.top).map_or(0.0, |top| ratio.of(z[top], t[top]))
 }
 
 kernel! {
@@ -296,7 +328,8 @@ kernel! {
         let (masses, rest) = scratch.split_at_mut(z.len());
         let (above, terms) = rest.split_at_mut(z.len());
         let ratio = Ratio::new(q, own);
-        // A token so much below the target that this bound holds is not one that the drafter is certain of.
+        // A token so much below the target that the lower bound holds is not one that the drafter is certain of; beyond
+        // the upper one the value is that of a token which the target rules out.
         let centre = centre(z, t, q, ratio).clamp(-0.7, 80.0);
         let of_centre = below_ln_2(centre as f32);
         let slope = (1.0 / (1.0 + centre.exp())) as f32;
