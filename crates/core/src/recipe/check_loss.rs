@@ -32,11 +32,11 @@ fn check_processors(loss: &Loss, kind: LossKind) -> Result<(), Fault> {
     let all = loss.processors();
     if kind == LossKind::ExactLength && (several || all.iter().any(Policy::truncates)) {
         let right = "another kind under loss.top_k, top_p, min_p or policies: the text was sampled without them";
-        return must(false, "loss.kind", &kind, right);
+        return must(false, "loss.kind", &kind.to_string(), right);
     }
     let right =
         "\"lk\", \"tv\", \"jsd\" or \"e2e-tv\" under top_k, top_p or min_p: it is infinite where the kept sets differ";
-    must(kind.bears_truncation() || !all.iter().any(Policy::truncates), "loss.kind", &kind, right)
+    must(kind.bears_truncation() || !all.iter().any(Policy::truncates), "loss.kind", &kind.to_string(), right)
 }
 
 /// What is read of the target, and of which rows.
@@ -62,7 +62,7 @@ fn check_target(recipe: &Recipe) -> Result<(), Fault> {
     must(
         fits,
         "loss.rows",
-        &loss.rows,
+        &"round-start",
         "\"all\" with drafter.train_head: the head's gradient is summed before rows are weighed",
     )
 }
