@@ -7,6 +7,7 @@ mod faulty;
 mod identity;
 mod law;
 mod lengths;
+mod loss_rows;
 mod measure;
 mod mixed;
 mod offline;

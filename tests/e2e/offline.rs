@@ -25,7 +25,7 @@ use spectrain_data::store::FeatureRow;
 use spectrain_draft::{
     Checkpoint, Eagle3, Eagle3Config, Eagle3Drafter, Eagle3Proposer, Objective, Plan, TapScale, TrainBatch,
 };
-use spectrain_kernels::draft_loss::{Accepted, DraftLoss, Weighting, log_denominator};
+use spectrain_kernels::draft_loss::{DraftLoss, log_denominator};
 use spectrain_model::{Completion, Decoder, Llama, Request, host_rows};
 use spectrain_train::{MetricSink, Record, Start, TrainConfig, Trainer};
 use spectrain_verify::judge::{Judge, judge, pick};
@@ -228,13 +228,7 @@ pub fn short_trained(target: &Llama, rows: &[FeatureRow]) -> (Eagle3Drafter, Eag
     let scale = TapScale::new((0..width).map(mean).collect());
     let weights = Eagle3::init(&config, target.norm().clone(), &scale, 3, &target.device().clone().autodiff());
     let drafter = Eagle3Drafter { scale, ..Eagle3Drafter::new(config, vocab, target) };
-    let objective = Objective {
-        loss: DraftLoss::Kl,
-        weighting: Weighting::Fixed,
-        accepted: Accepted::Overlap,
-        feature_weight: 0.0,
-        step_weights: vec![1.0, 0.8, 0.64, 0.5],
-    };
+    let objective = Objective::new(DraftLoss::Kl, vec![1.0, 0.8, 0.64, 0.5]);
     let config = TrainConfig { epochs: 4, batch_tokens: 1024, learning_rate: 3e-3, log_every: 100, ..train_config() };
     let trainer =
         Trainer { drafter: &drafter, objective: &objective, config: &config, rows, stop: &|| false, measure: None };

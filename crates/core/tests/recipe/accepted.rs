@@ -49,6 +49,12 @@ temperature = 1.0
 [loss]
 eta = 3.0
 temperature = 1.0
+top_k = 0
+top_p = 1.0
+min_p = 0.0
+policies = []
+target = "distribution"
+rows = "all"
 unroll = 4
 step_decay = 0.8
 weighting = "fixed"
@@ -108,6 +114,19 @@ fn the_smallest_recipe_shows_every_default() {
 }
 
 #[test]
+fn processors_of_the_loss_read_back_and_are_named() {
+    let sets = ["loss.kind=lk", "loss.policies=[{ temperature = 0.6, top_p = 0.9 }, {}, { top_k = 40, min_p = 0.1 }]"];
+    let recipe = set(&sets).unwrap();
+    assert_eq!(Recipe::parse(&recipe.to_toml(), "other.toml", &[]).unwrap(), recipe);
+    assert_eq!(recipe.loss.processors().len(), 3);
+    assert_eq!(recipe.loss.label(&recipe.verifier), "lk at 3 policies");
+    assert!(set(&[]).unwrap().loss.processors().is_empty());
+    let one = set(&["loss.temperature=0.5", "loss.top_k=7"]).unwrap();
+    assert_eq!(one.loss.processors().len(), 1);
+    assert_eq!(one.loss.label(&one.verifier), "lk at temperature 0.5, top-k 7");
+}
+
+#[test]
 fn the_resolved_recipe_reads_back_as_itself() {
     let sets = [
         "seed=9223372036854775807",
@@ -118,6 +137,8 @@ fn the_resolved_recipe_reads_back_as_itself() {
         "verifier.rule=sampled-match",
         "loss.kind=kl",
         "loss.step_weights=[1, 0.5, 0.25, 0]",
+        "loss.rows=round-start",
+        "drafter.train_head=false",
         "train.eps=1.25e-9",
         "train.learning_rate=0.1",
         "eval.temperatures=[0.7]",

@@ -68,6 +68,38 @@ fn values_out_of_range() {
 }
 
 #[test]
+fn losses_that_do_not_fit_their_processors_rows_or_target() {
+    for (sets, part) in [
+        (&["loss.top_p=0"][..], "loss.top_p is 0.0; it must be above 0 and at most 1"),
+        (&["loss.min_p=1.5"], "loss.min_p is 1.5; it must be from 0 to 1"),
+        (&["loss.top_k=-1"], "loss.top_k is"),
+        (&["loss.kind=kl", "loss.top_p=0.9"], "infinite where the kept sets differ"),
+        (&["loss.kind=lk-lambda", "loss.policies=[{ top_k = 5 }]"], "infinite where the kept sets differ"),
+        (&["verifier.rule=sampled-match", "loss.min_p=0.1"], "infinite where the kept sets differ"),
+        (&["loss.kind=exact-length", "loss.top_k=5"], "the text was sampled without them"),
+        (&["loss.kind=exact-length", "loss.policies=[{}]"], "the text was sampled without them"),
+        (&["loss.policies=[{}]", "loss.temperature=0.5"], "write them into each policy"),
+        (&["loss.policies=[{ temperature = 0 }]"], "of greedy decoding a loss has no gradient"),
+        (&["loss.policies=[{ top_p = 1.5 }]"], "loss.policies holds a policy whose top_p = 1.5"),
+        (&["loss.policies=[{ topp = 0.9 }]"], "topp"),
+        (&["loss.target=ids", "loss.temperature=0.5"], "a token has none"),
+        (&["loss.target=ids", "loss.kind=reverse-kl"], "infinite on one token"),
+        (&["loss.rows=round-start", "drafter.train_head=true"], "before rows are weighed"),
+        (&["loss.rows=starts"], "loss.rows is"),
+    ] {
+        let message = set(sets).unwrap_err().to_string();
+        assert!(message.contains(part), "{sets:?}: {message}");
+    }
+    for sets in [
+        &["loss.kind=kl", "loss.temperature=0.5"][..],
+        &["loss.kind=tv", "loss.top_k=5", "loss.rows=round-start"],
+        &["loss.target=ids", "loss.kind=ce", "drafter.train_head=true"],
+    ] {
+        set(sets).unwrap();
+    }
+}
+
+#[test]
 fn a_decay_that_leaves_no_room_for_the_warm_up() {
     refused(
         "[train]\nschedule = 'wsd'\nwarmup_ratio = 0.5\ndecay_share = 0.75\n",
