@@ -43,12 +43,12 @@ fn drafter(config: Eagle3Config, device: &Device) -> Eagle3Drafter {
     let mut counts = vec![0; VOCABULARY];
     counts[..config.draft_vocab_size].fill(1);
     let vocab = DraftVocab::from_counts(&counts, config.draft_vocab_size).unwrap();
-    let whole_head = Head::new(random(VOCABULARY));
-    let head = whole_head.of_tokens(&vocab.d2t);
+    let head = Head::new(random(config.draft_vocab_size));
     Eagle3Drafter {
         embedding: random(VOCABULARY),
         target_head: head.clone(),
-        whole_head,
+        // Read by losses under truncation only, which are not timed here.
+        whole_head: head.clone(),
         head,
         rope: Arc::new(RopeTable::new(config.max_position_embeddings, config.head_dim, config.rope_theta)),
         scale: TapScale::none(config.taps.len() * config.hidden_size),
