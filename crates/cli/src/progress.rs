@@ -14,6 +14,8 @@ pub struct Progress {
     label: String,
     unit: &'static str,
     total: u64,
+    /// What stands before the total.
+    bound: &'static str,
     start: Instant,
     /// Counts in any case; drawn on a terminal only.
     bar: ProgressBar,
@@ -24,14 +26,23 @@ pub struct Progress {
 impl Progress {
     /// Starts the stage `label` of `total` units; `unit` is a plural, such as `"tokens"`.
     pub fn new(label: &str, total: u64, unit: &'static str) -> Self {
+        Self::start(label, ("", total), unit)
+    }
+
+    /// Starts a stage of which only is known that it takes no more than `most` units.
+    pub fn up_to(label: &str, most: u64, unit: &'static str) -> Self {
+        Self::start(label, ("at most ", most), unit)
+    }
+
+    fn start(label: &str, (bound, total): (&'static str, u64), unit: &'static str) -> Self {
         let terminal = std::io::stderr().is_terminal();
         let target = if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let counts = format!("{{human_pos}}/{{human_len}} {unit}, {{per_sec}}, ETA {{eta}} {{msg}}");
+        let counts = format!("{{human_pos}}/{bound}{{human_len}} {unit}, {{per_sec}}, ETA {{eta}} {{msg}}");
         let style = ProgressStyle::with_template(&format!("{{prefix}} {{wide_bar}} {counts}"))
             .expect("the template is well-formed");
         let bar = ProgressBar::with_draw_target(Some(total), target).with_style(style).with_prefix(label.to_owned());
         let due = (!terminal).then(|| AtomicU64::new(PERIOD));
-        Self { label: label.to_owned(), unit, total, start: Instant::now(), bar, due }
+        Self { label: label.to_owned(), unit, total, bound, start: Instant::now(), bar, due }
     }
 
     /// Adds `n` units of work done.
@@ -42,7 +53,7 @@ impl Progress {
         let seconds = elapsed.as_secs();
         let next = |due| (seconds >= due).then_some(seconds + PERIOD);
         if due.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok() {
-            let text = line(&self.label, self.bar.position(), self.total, self.unit, elapsed);
+            let text = line(&self.label, self.bar.position(), (self.bound, self.total), self.unit, elapsed);
             let message = self.bar.message();
             eprintln!("{text}{}{message}", if message.is_empty() { "" } else { ", " });
         }
@@ -69,13 +80,13 @@ impl Progress {
 }
 
 /// One plain line: label, done/total, rate, ETA.
-fn line(label: &str, done: u64, total: u64, unit: &str, elapsed: Duration) -> String {
+fn line(label: &str, done: u64, (bound, total): (&str, u64), unit: &str, elapsed: Duration) -> String {
     let seconds = elapsed.as_secs_f64();
     let eta = match done {
         0 => "unknown".to_owned(),
         _ => clock(seconds * total.saturating_sub(done) as f64 / done as f64),
     };
-    format!("{label}: {done}/{total} {unit}, {}, ETA {eta}", rate(done, unit, seconds))
+    format!("{label}: {done}/{bound}{total} {unit}, {}, ETA {eta}", rate(done, unit, seconds))
 }
 
 /// Units a second, with three figures or so.
@@ -104,17 +115,17 @@ mod tests {
 
     #[test]
     fn a_plain_line_has_rate_and_eta() {
-        let text = line("generate", 25_000, 100_000, "tokens", Duration::from_secs(100));
+        let text = line("generate", 25_000, ("", 100_000), "tokens", Duration::from_secs(100));
         assert_eq!(text, "generate: 25000/100000 tokens, 250 tokens/s, ETA 5:00");
-        let text = line("train", 3, 3, "steps", Duration::from_secs(2));
+        let text = line("train", 3, ("", 3), "steps", Duration::from_secs(2));
         assert_eq!(text, "train: 3/3 steps, 1.5 steps/s, ETA 0:00");
-        let text = line("train", 0, 3, "steps", Duration::from_secs(2));
-        assert_eq!(text, "train: 0/3 steps, 0.000 steps/s, ETA unknown");
+        let text = line("train", 0, ("at most ", 3), "steps", Duration::from_secs(2));
+        assert_eq!(text, "train: 0/at most 3 steps, 0.000 steps/s, ETA unknown");
     }
 
     #[test]
     fn more_than_the_total_is_no_negative_time() {
-        assert!(line("x", 9, 3, "rows", Duration::from_secs(1)).ends_with("ETA 0:00"));
+        assert!(line("x", 9, ("", 3), "rows", Duration::from_secs(1)).ends_with("ETA 0:00"));
     }
 
     #[test]

@@ -226,11 +226,11 @@ impl<'a> Evaluator<'a> {
     }
 
     fn compare(&mut self, settings: &[Settings], mut costs: Option<&mut Costs>) -> Result<Comparison, Failure> {
-        let names = settings.iter().map(|s| format!("{} K={}", s.tree, s.length)).collect::<Vec<_>>().join(", ");
+        let names = settings.iter().map(|s| format!("{} of {}", s.tree, s.length)).collect::<Vec<_>>().join(", ");
         let [first, ..] = settings else { return Err(anyhow!("no draft length is named")).request() };
-        let label = format!("eval T={} plain, {names} {}", first.sampling.temperature, first.rule);
+        let label = format!("eval T={}: plain, {names}, {}", first.sampling.temperature, first.rule);
         let most = self.questions.len() * (settings.len() + 1) * first.max_new_tokens;
-        let progress = Progress::new(&label, most as u64, "tokens at most");
+        let progress = Progress::up_to(&label, most as u64, "tokens");
         let (target, proposer) = (&self.setup.target, self.proposer.as_mut());
         let mut bench = Bench { target, proposer, stop: &self.stop };
         let (temperature, batch) = (first.sampling.temperature, first.batch);

@@ -235,7 +235,7 @@ pub(super) fn answer(setup: &Setup, answers: &Answers, temperature: f64) -> Resu
         seed,
     };
     let label = format!("answers T={temperature}");
-    let progress = Progress::new(&label, (prompts.len() * max_new_tokens) as u64, "tokens at most");
+    let progress = Progress::up_to(&label, (prompts.len() * max_new_tokens) as u64, "tokens");
     let stop = setup.template.stop_ids();
     let mut done: BTreeMap<u64, Completion> = BTreeMap::new();
     let decoder = Decoder { target: &setup.target, stop: &stop, batch: (*batch).min(prompts.len()) };
