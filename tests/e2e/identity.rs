@@ -6,6 +6,7 @@
 use crate::support::smollm2;
 use burn::tensor::{Device, Tensor};
 use spectrain_core::chat::ChatTemplate;
+use spectrain_core::form::Form;
 use spectrain_core::rng::{Key, Purpose};
 use spectrain_core::rules::Rule;
 use spectrain_core::tokenizer::Tokenizer;
@@ -94,6 +95,8 @@ pub struct Setup {
     pub target: Llama,
     stop: Vec<u32>,
     prompts: Vec<Vec<u32>>,
+    /// What the answers must be like, in turn.
+    pub forms: Vec<Form>,
 }
 
 pub fn setup(dir: &Path) -> Setup {
@@ -102,11 +105,22 @@ pub fn setup(dir: &Path) -> Setup {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../eval/heldout.jsonl");
     let prompts = read_prompts(&file).unwrap().into_iter().take(PROMPTS);
     let prompts = prompts.map(|p| template.encode_prompt(&p.messages, &tokenizer).unwrap()).collect();
-    Setup { target: Llama::load(dir, &Device::flex()).unwrap(), stop: template.stop_ids(), prompts }
+    Setup {
+        target: Llama::load(dir, &Device::flex()).unwrap(),
+        stop: template.stop_ids(),
+        prompts,
+        forms: vec![Form::default()],
+    }
+}
+
+/// A proposer that knows `texts` and errs, over the whole vocabulary.
+pub fn knowing(s: &Setup, texts: Vec<Vec<u32>>) -> Box<dyn Proposer> {
+    let d2t = (0..s.target.config().vocab_size as u32).collect();
+    Box::new(Knowing { texts, slots: Vec::new(), d2t })
 }
 
 /// Both texts of every prompt. `proposer` is made from prompts and plain answers.
-fn both(
+pub fn both(
     s: &Setup,
     (rule, temperature): (Rule, f64),
     (plan, lengths): (Plan, &dyn LengthPolicy),
@@ -122,6 +136,7 @@ fn both(
             max_new_tokens: TOKENS,
             temperature,
             seed: 7,
+            form: s.forms[id % s.forms.len()].clone(),
         })
         .collect();
     let capacity = requests.iter().map(|r| r.prompt.len() + TOKENS).max().unwrap();
@@ -155,9 +170,8 @@ fn margin(s: &Setup, text: &[u32], (a, b): (u32, u32), temperature: f64, id: u64
 fn check(rule: Rule, temperature: f64) {
     let Some(dir) = smollm2() else { return };
     let s = setup(&dir);
-    let d2t = (0..s.target.config().vocab_size as u32).collect();
-    let knowing = |texts| -> Box<dyn Proposer> { Box::new(Knowing { texts, slots: Vec::new(), d2t }) };
-    let histogram = accepted_of_equal_texts(&s, (rule, temperature), Plan::chain(LENGTH, Pick::Argmax), knowing);
+    let plan = Plan::chain(LENGTH, Pick::Argmax);
+    let histogram = accepted_of_equal_texts(&s, (rule, temperature), plan, |texts| knowing(&s, texts));
     assert!(histogram.iter().all(|&n| n > 0), "not every acceptance length occurred: {histogram:?}");
 }
 
@@ -178,14 +192,26 @@ pub fn accepted_under(
     (plan, lengths): (Plan, &dyn LengthPolicy),
     proposer: impl FnOnce(Vec<Vec<u32>>) -> Box<dyn Proposer>,
 ) -> Vec<usize> {
+    let depth = plan.depth();
+    accepted_where_equal(s, temperature, depth, &both(s, (rule, temperature), (plan, lengths), proposer))
+}
+
+/// As [`accepted_of_equal_texts`], of texts that are there, with drafts of at most `depth` tokens.
+pub fn accepted_where_equal(
+    s: &Setup,
+    temperature: f64,
+    depth: usize,
+    texts: &[(Completion, Transcript)],
+) -> Vec<usize> {
     assert_eq!(s.prompts.len(), PROMPTS);
     let mut divergences = 0;
-    let mut histogram = vec![0; plan.depth() + 1];
-    for (plain, speculative) in both(s, (rule, temperature), (plan, lengths), proposer) {
+    let mut histogram = vec![0; depth + 1];
+    for (plain, speculative) in texts {
         speculative.rounds().for_each(|r| histogram[r.accepted] += 1);
         let Some(at) =
             (0..plain.ids.len().max(speculative.ids.len())).find(|&i| plain.ids.get(i) != speculative.ids.get(i))
         else {
+            assert_eq!(plain.finish, speculative.finish);
             continue;
         };
         let text = [s.prompts[plain.id as usize].as_slice(), &plain.ids[..at]].concat();

@@ -2,6 +2,7 @@
 
 use crate::support::{random_drafter, random_target};
 use burn::tensor::Device;
+use spectrain_core::form::Form;
 use spectrain_core::rng::Purpose;
 use spectrain_core::rules::{Ask, Chance, Proposal, Rule, ZeroResidual};
 use spectrain_core::rules::{RuleError, Verdict, token::verify};
@@ -20,6 +21,11 @@ pub const PROMPT: [u32; 3] = [1, 3, 2];
 
 /// Exact probability of every text of `tokens` tokens, in the order of base-[`VOCABULARY`] numbers.
 pub fn exact(target: &Llama, tokens: usize) -> Vec<f64> {
+    exact_where(target, tokens, |_| true)
+}
+
+/// As [`exact`], where the texts (the prompt in front) that `may_be` denies are barred as they grow.
+pub fn exact_where(target: &Llama, tokens: usize, may_be: impl Fn(&[u32]) -> bool) -> Vec<f64> {
     let mut texts: Vec<(Vec<u32>, f64)> = vec![(PROMPT.to_vec(), 1.0)];
     for _ in 0..tokens {
         let sequences: Vec<&[u32]> = texts.iter().map(|(ids, _)| ids.as_slice()).collect();
@@ -29,7 +35,12 @@ pub fn exact(target: &Llama, tokens: usize) -> Vec<f64> {
         let last = |i: usize| &logits[(i * n + n - 1) * VOCABULARY..(i * n + n) * VOCABULARY];
         let grown = texts.iter().enumerate().flat_map(|(i, (ids, mass))| {
             let p = probabilities(last(i), 1.0);
-            (0..VOCABULARY).map(move |v| ([ids.as_slice(), &[v as u32]].concat(), mass * p[v])).collect::<Vec<_>>()
+            let longer: Vec<Vec<u32>> = (0..VOCABULARY as u32).map(|v| [ids.as_slice(), &[v]].concat()).collect();
+            let allowed: Vec<f64> = p.iter().zip(&longer).map(|(p, ids)| if may_be(ids) { *p } else { 0.0 }).collect();
+            let all: f64 = allowed.iter().sum();
+            // Behind a text that cannot be, nothing is.
+            let share = move |p: f64| if p > 0.0 { mass * p / all } else { 0.0 };
+            longer.into_iter().zip(allowed).map(move |(ids, p)| (ids, share(p))).collect::<Vec<_>>()
         });
         texts = grown.collect();
     }
@@ -51,8 +62,27 @@ pub fn p_value_of(target: &Llama, judge: &Judge, plan: Plan, tokens: usize) -> f
 
 /// As [`p_value_of`], with the drafts of `proposer`.
 pub fn p_value_with(target: &Llama, judge: &Judge, plan: Plan, proposer: &mut dyn Proposer, tokens: usize) -> f64 {
+    let observed = observe(target, judge, plan, proposer, (tokens, &Form::default()));
+    goodness_of_fit(&observed, &exact(target, tokens)).unwrap().p_value
+}
+
+/// How often each text of `tokens` tokens of this form was written, in the order of [`exact`].
+pub fn observe(
+    target: &Llama,
+    judge: &Judge,
+    plan: Plan,
+    proposer: &mut dyn Proposer,
+    (tokens, form): (usize, &Form),
+) -> Vec<u64> {
     let requests = (0..DRAWS as u64)
-        .map(|id| Request { id, prompt: PROMPT.to_vec(), max_new_tokens: tokens, temperature: 1.0, seed: 99 })
+        .map(|id| Request {
+            id,
+            prompt: PROMPT.to_vec(),
+            max_new_tokens: tokens,
+            temperature: 1.0,
+            seed: 99,
+            form: form.clone(),
+        })
         .collect();
     let decoder = SpeculativeDecoder { target, stop: &[], batch: 512, plan, judge, lengths: &Fixed };
     let mut observed = vec![0; VOCABULARY.pow(tokens as u32)];
@@ -64,7 +94,7 @@ pub fn p_value_with(target: &Llama, judge: &Judge, plan: Plan, proposer: &mut dy
         })
         .unwrap();
     assert!(accepted > DRAWS / 10, "hardly any draft was accepted, so the test would see nothing");
-    goodness_of_fit(&observed, &exact(target, tokens)).unwrap().p_value
+    observed
 }
 
 fn writes_the_law(rule: Rule) {

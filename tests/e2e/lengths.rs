@@ -4,6 +4,7 @@ use crate::identity::{accepted_under, setup};
 use crate::law::{PROMPT, VOCABULARY, exact};
 use crate::support::{random_drafter, random_target};
 use burn::tensor::Device;
+use spectrain_core::form::Form;
 use spectrain_core::rng::{Key, Purpose};
 use spectrain_core::rules::Rule;
 use spectrain_core::stats::chi_square::goodness_of_fit;
@@ -74,6 +75,7 @@ fn a_policy_is_shown_the_finished_rounds_and_nothing_else() {
         max_new_tokens: 40 + 7 * id as usize,
         temperature: 1.0,
         seed: 4,
+        form: Form::default(),
     };
     for policy in [&Fixed as &dyn LengthPolicy, &Shrinking, &Floor { share: 0.5 }, &Erratic] {
         let (drafter, weights) = random_drafter(&target, 10, 5, &Device::flex());
@@ -124,8 +126,14 @@ fn rules_keep_the_law_at_any_lengths() {
         for policy in [&Shrinking as &dyn LengthPolicy, &Erratic] {
             let (drafter, weights) = random_drafter(&target, 3, 5, &Device::flex());
             let mut proposer = Eagle3Proposer::new(drafter, &weights);
-            let request =
-                |id| Request { id, prompt: PROMPT.to_vec(), max_new_tokens: TOKENS, temperature: 1.0, seed: 9 };
+            let request = |id| Request {
+                id,
+                prompt: PROMPT.to_vec(),
+                max_new_tokens: TOKENS,
+                temperature: 1.0,
+                seed: 9,
+                form: Form::default(),
+            };
             let plan = Plan::chain(3, pick(rule, 1.0));
             let judge = judge(rule).unwrap();
             let decoder = SpeculativeDecoder { target: &target, stop: &[], batch: 512, plan, judge, lengths: policy };

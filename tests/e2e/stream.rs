@@ -2,6 +2,7 @@
 
 use crate::support::{random_drafter, random_target};
 use burn::tensor::Device;
+use spectrain_core::form::Form;
 use spectrain_core::rules::Rule;
 use spectrain_draft::{Eagle3Proposer, Plan};
 use spectrain_model::{Llama, Request};
@@ -19,8 +20,14 @@ type Report = (Vec<u32>, usize);
 /// Seven requests of different length through three slots.
 fn requests(temperature: f64) -> Vec<Request> {
     let prompt = |id: u64| (0..3 + id as u32 % 4).map(|i| (i * 5 + id as u32) % VOCABULARY as u32).collect();
-    let request =
-        |id: u64| Request { id, prompt: prompt(id), max_new_tokens: 1 + 6 * id as usize, temperature, seed: 4 };
+    let request = |id: u64| Request {
+        id,
+        prompt: prompt(id),
+        max_new_tokens: 1 + 6 * id as usize,
+        temperature,
+        seed: 4,
+        form: Form::default(),
+    };
     (0..7).map(request).collect()
 }
 

@@ -22,17 +22,25 @@ impl Form {
     /// The start of an answer of at most `max_tokens` that `end_tokens` end. Plain and speculative decoding both follow
     /// their answers by this.
     pub fn follow(&self, end_tokens: &[u32], max_tokens: usize) -> Follower {
-        let stopping = Stopping {
+        Follower {
+            progress: self.progress(end_tokens, max_tokens),
+            state: self.constraint.as_ref().map(|constraint| constraint.start()),
+            failure: None,
+        }
+    }
+
+    /// Reads the text of such an answer, where stop strings may cut it; without them there is nothing to read.
+    pub fn reading(&self, end_tokens: &[u32], max_tokens: usize) -> Option<Progress> {
+        (!self.stop.is_empty()).then(|| self.progress(end_tokens, max_tokens))
+    }
+
+    fn progress(&self, end_tokens: &[u32], max_tokens: usize) -> Progress {
+        Progress::new(Stopping {
             strings: self.stop.clone(),
             end_tokens: end_tokens.to_vec(),
             max_tokens,
             min_tokens: self.min_tokens,
-        };
-        Follower {
-            progress: Progress::new(stopping),
-            state: self.constraint.as_ref().map(|constraint| constraint.start()),
-            failure: None,
-        }
+        })
     }
 }
 
@@ -76,10 +84,5 @@ impl Follower {
     /// The tokens that may follow each node of a draft behind the committed text; see [`masks`].
     pub fn masks(&self, tree: &Tree) -> Option<Vec<Vec<bool>>> {
         self.state.as_ref().map(|state| masks(state.as_ref(), tree))
-    }
-
-    /// The text's part of it.
-    pub fn progress(&self) -> &Progress {
-        &self.progress
     }
 }

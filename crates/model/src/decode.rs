@@ -7,6 +7,8 @@ use crate::sample::choose;
 use crate::{KvCache, Llama, SlotRows};
 use burn::tensor::Tensor;
 use rayon::prelude::*;
+use spectrain_core::constraint::{ConstraintError, restrict};
+use spectrain_core::form::{Follower, Form};
 use spectrain_core::rng::{Key, Purpose};
 use spectrain_core::stats::{Arrival, Timeline};
 use spectrain_kernels::rope::indices;
@@ -25,6 +27,8 @@ pub struct Request {
     pub temperature: f64,
     /// Seed of the draws.
     pub seed: u64,
+    /// What the answer's text must be like.
+    pub form: Form,
 }
 
 impl Request {
@@ -47,6 +51,8 @@ pub struct Completion {
     pub finish: Finish,
     /// When its tokens came.
     pub timeline: Timeline,
+    /// Set where the request's constraint gave up, which ended the answer.
+    pub failure: Option<ConstraintError>,
 }
 
 /// Decodes requests in batches.
@@ -63,6 +69,8 @@ struct Active {
     request: Request,
     answer: Vec<u32>,
     timeline: Timeline,
+    follower: Follower,
+    finish: Option<Finish>,
 }
 
 impl Active {
@@ -71,12 +79,19 @@ impl Active {
         if cached == 0 { &self.request.prompt } else { &self.answer[self.answer.len() - 1..] }
     }
 
-    fn finish(&self, stop: &[u32]) -> Option<Finish> {
-        let last = self.answer.last()?;
-        if stop.contains(last) {
-            return Some(Finish::Stop);
+    /// Adds the token that the target chooses, if one may follow, and returns how many were added. The logits are those
+    /// behind the text so far.
+    fn extend(&mut self, logits: &mut [f32]) -> usize {
+        if self.follower.mask().is_some_and(|mask| !restrict(logits, &mask)) {
+            self.finish = Some(self.follower.exhausted());
+            return 0;
         }
-        (self.answer.len() >= self.request.max_new_tokens).then_some(Finish::Length)
+        let position = self.request.prompt.len() + self.answer.len();
+        let token = choose(logits, self.request.temperature, self.request.key(position, Purpose::Target));
+        let outcome = self.follower.commit(&[token]);
+        self.answer.extend_from_slice(&[token][..outcome.kept]);
+        self.finish = outcome.finish;
+        outcome.kept
     }
 }
 
@@ -99,28 +114,35 @@ impl Decoder<'_> {
             for (slot, active) in slots.iter_mut().enumerate().filter(|(_, a)| a.is_none()) {
                 cache.clear(slot);
                 let timeline = Timeline::starting(start.elapsed().as_secs_f64());
-                *active = waiting.next().map(|request| Active { request, answer: Vec::new(), timeline });
+                *active = waiting.next().map(|request| {
+                    let follower = request.form.follow(self.stop, request.max_new_tokens);
+                    Active { request, answer: Vec::new(), timeline, follower, finish: None }
+                });
             }
             let written = self.pass(&mut slots, &mut cache);
-            if written == 0 {
+            if written.is_empty() {
                 return cache.bytes();
             }
-            progress(written);
-            let arrival = Arrival { at: start.elapsed().as_secs_f64(), tokens: 1 };
-            slots.iter_mut().flatten().for_each(|active| active.timeline.arrivals.push(arrival));
+            progress(written.iter().sum());
+            let at = start.elapsed().as_secs_f64();
+            for (active, tokens) in slots.iter_mut().flatten().zip(written) {
+                active.timeline.arrivals.push(Arrival { at, tokens });
+            }
             for slot in &mut slots {
-                if let Some(finish) = slot.as_ref().and_then(|a| a.finish(self.stop))
+                if let Some(finish) = slot.as_ref().and_then(|a| a.finish)
                     && let Some(active) = slot.take()
                 {
-                    let Active { request, answer, timeline } = active;
-                    done(Completion { id: request.id, ids: answer, finish, timeline });
+                    let Active { request, answer, timeline, follower, .. } = active;
+                    let failure = follower.failure().cloned();
+                    done(Completion { id: request.id, ids: answer, finish, timeline, failure });
                 }
             }
         }
     }
 
-    /// One forward pass over every active slot; each gains one token. Returns how many did.
-    fn pass(&self, slots: &mut [Option<Active>], cache: &mut KvCache) -> usize {
+    /// One forward pass over every active slot. Returns the tokens that each gained: one, or none where nothing may
+    /// follow.
+    fn pass(&self, slots: &mut [Option<Active>], cache: &mut KvCache) -> Vec<usize> {
         let mut ids = Vec::new();
         let mut rows = Vec::new();
         let mut last = Vec::new();
@@ -131,22 +153,16 @@ impl Decoder<'_> {
             last.push(ids.len() - 1);
         }
         if ids.is_empty() {
-            return 0;
+            return Vec::new();
         }
         let plan = cache.plan(&rows);
         let hidden = self.target.forward(&ids, &plan, cache, &[]).hidden;
         rows.iter().for_each(|r| cache.commit(r.slot, r.rows));
         let hidden = hidden.select(0, indices(last.iter().copied(), self.target.device()));
-        let logits = host_rows(self.target.logits(hidden));
-        let vocabulary = self.target.config().vocab_size;
-        slots.iter_mut().flatten().collect::<Vec<_>>().into_par_iter().zip(logits.par_chunks(vocabulary)).for_each(
-            |(active, logits)| {
-                let position = active.request.prompt.len() + active.answer.len();
-                let key = active.request.key(position, Purpose::Target);
-                active.answer.push(choose(logits, active.request.temperature, key));
-            },
-        );
-        rows.len()
+        let mut logits = host_rows(self.target.logits(hidden));
+        let rows = logits.par_chunks_mut(self.target.config().vocab_size);
+        let active: Vec<&mut Active> = slots.iter_mut().flatten().collect();
+        active.into_par_iter().zip(rows).map(|(active, logits)| active.extend(logits)).collect()
     }
 }
 

@@ -7,13 +7,16 @@
 
 mod rounds;
 
-use crate::judge::{Judge, Round};
+use crate::judge::{Judge, Round, nothing_follows};
 use crate::length::LengthPolicy;
 use rayon::prelude::*;
+use spectrain_core::constraint::{ConstraintError, restrict};
 use spectrain_core::evaluation::Memory;
+use spectrain_core::form::Follower;
 use spectrain_core::rng::Purpose;
 use spectrain_core::rules::{RuleError, Verdict, keyed};
 use spectrain_core::stats::{Arrival, Call, Round as Counts, Timeline};
+use spectrain_core::stopping::Outcome;
 use spectrain_core::tree::{Tree, TreeError};
 use spectrain_draft::proposer::{Draft, Observed, Plan, Proposer, Wanted};
 use spectrain_kernels::rope::indices;
@@ -56,6 +59,8 @@ pub struct Transcript {
     pub fallbacks: usize,
     /// How often the first accepted token was the root's child of each rank, from 0.
     pub ranks: Vec<usize>,
+    /// Set where the request's constraint gave up, which ended the answer.
+    pub failure: Option<ConstraintError>,
 }
 
 impl Transcript {
@@ -113,16 +118,7 @@ struct Active {
     timeline: Timeline,
     fallbacks: usize,
     ranks: Vec<usize>,
-}
-
-/// What became of the tokens that a call emitted.
-struct Extended {
-    /// How many stay.
-    kept: usize,
-    /// Emitted tokens up to and including the first stop token.
-    stop: Option<usize>,
-    /// The reason, if the text ends with them.
-    finish: Option<Finish>,
+    follower: Follower,
 }
 
 impl Active {
@@ -143,13 +139,10 @@ impl Active {
     }
 
     /// Appends what may stay of `tokens`.
-    fn extend(&mut self, tokens: &[u32], stop: &[u32]) -> Extended {
-        let room = self.request.max_new_tokens - self.answer.len();
-        let stop = tokens.iter().position(|t| stop.contains(t)).map(|i| i + 1);
-        let kept = stop.unwrap_or(tokens.len()).min(room);
-        self.answer.extend_from_slice(&tokens[..kept]);
-        let finish = if stop == Some(kept) { Some(Finish::Stop) } else { (kept == room).then_some(Finish::Length) };
-        Extended { kept, stop, finish }
+    fn extend(&mut self, tokens: &[u32]) -> Outcome {
+        let outcome = self.follower.commit(tokens);
+        self.answer.extend_from_slice(&tokens[..outcome.kept]);
+        outcome
     }
 }
 
@@ -163,6 +156,11 @@ struct Entry {
 }
 
 impl Entry {
+    /// Rows whose logits are judged: all of a draft's, the last of a prompt's.
+    fn judged(&self) -> usize {
+        if self.draft.is_some() { self.rows.len() } else { 1 }
+    }
+
     /// The rows as the target's cache takes them.
     fn slot_rows(&self) -> Result<SlotRows, TreeError> {
         let Some((Draft { parents: Some(_), .. }, tree)) = &self.draft else {
@@ -254,7 +252,8 @@ impl SpeculativeDecoder<'_> {
         if entries.is_empty() {
             return Ok(ControlFlow::Break(()));
         }
-        let (features, logits) = self.target_pass(batch, &entries, proposer.taps())?;
+        let (features, mut logits) = self.target_pass(batch, &entries, proposer.taps())?;
+        self.restrict(batch, &entries, &mut logits);
         let verdicts = self.verdicts(batch, &entries, &logits, proposer.draft_to_target())?;
         Ok(self.commit(batch, entries, verdicts, features, proposer, listener))
     }
@@ -266,7 +265,8 @@ impl SpeculativeDecoder<'_> {
                 proposer.start(slot, &request.prompt);
                 let timeline = Timeline::starting(batch.begun.elapsed().as_secs_f64());
                 let (answer, calls, ranks) = (Vec::new(), Vec::new(), Vec::new());
-                *active = Some(Active { request, answer, calls, timeline, fallbacks: 0, ranks });
+                let follower = request.form.follow(self.stop, request.max_new_tokens);
+                *active = Some(Active { request, answer, calls, timeline, fallbacks: 0, ranks, follower });
             }
         }
     }
@@ -344,6 +344,29 @@ impl SpeculativeDecoder<'_> {
         Ok((features, logits))
     }
 
+    /// Bars in the logits of every judged row what the request's constraint forbids there. Drafts are followed on forks.
+    fn restrict(&self, batch: &mut Batch, entries: &[Entry], logits: &mut [f32]) {
+        let start = Instant::now();
+        let follower = |entry: &Entry| &batch.slots[entry.slot].as_ref().expect("entries are active").follower;
+        let masks = |entry: &Entry| match &entry.draft {
+            Some((_, tree)) => follower(entry).masks(tree),
+            None => follower(entry).mask().map(|mask| vec![mask]),
+        };
+        let masks: Vec<Option<Vec<Vec<bool>>>> = entries.par_iter().map(masks).collect();
+        let mut rows = logits.chunks_mut(self.target.config().vocab_size);
+        for (entry, masks) in entries.iter().zip(masks) {
+            let judged = rows.by_ref().take(entry.judged());
+            // Rows of a request without a constraint are passed over.
+            let masks = masks.into_iter().flatten().map(Some).chain(std::iter::repeat(None));
+            for (row, mask) in judged.zip(masks) {
+                if let Some(mask) = mask {
+                    restrict(row, &mask);
+                }
+            }
+        }
+        batch.times.sample += start.elapsed();
+    }
+
     /// One verdict an entry; a prompt's is the first token of its answer, drawn as the plain path draws it.
     fn verdicts(
         &self,
@@ -359,7 +382,7 @@ impl SpeculativeDecoder<'_> {
             .iter()
             .map(|entry| {
                 let first = end;
-                end += if entry.draft.is_some() { entry.rows.len() } else { 1 };
+                end += entry.judged();
                 (entry, &logits[first * vocabulary..end * vocabulary])
             })
             .collect();
@@ -369,8 +392,8 @@ impl SpeculativeDecoder<'_> {
             let request = &active.request;
             let position = request.prompt.len() + active.answer.len();
             let Some((draft, tree)) = &entry.draft else {
-                let token = choose(logits, request.temperature, request.key(position, Purpose::Target));
-                return Ok(Verdict { next: Some(token), ..Verdict::default() });
+                let choice = || choose(logits, request.temperature, request.key(position, Purpose::Target));
+                return Ok(Verdict { next: (!nothing_follows(logits)).then(choice), ..Verdict::default() });
             };
             (self.judge)(&Round {
                 tree,
@@ -405,8 +428,8 @@ impl SpeculativeDecoder<'_> {
             let slot = &mut batch.slots[entry.slot];
             let active = slot.as_mut().expect("entries are active");
             let tokens: Vec<u32> = verdict.emitted().collect();
-            let Extended { kept, stop, finish } = active.extend(&tokens, self.stop);
-            let end = finish.or(verdict.next.is_none().then_some(Finish::Stop));
+            let Outcome { kept, stop, finish } = active.extend(&tokens);
+            let end = finish.or_else(|| verdict.next.is_none().then(|| active.follower.exhausted()));
             let accepted = verdict.accepted().min(kept);
             (listener.committed)(Committed { id: active.request.id, tokens: &tokens[..kept], accepted })?;
             active.timeline.arrivals.push(Arrival { at, tokens: kept });
@@ -417,9 +440,9 @@ impl SpeculativeDecoder<'_> {
                 active.count_rank(tree, &verdict);
             }
             if let Some(finish) = end {
-                if let Some(Active { request, answer, calls, timeline, fallbacks, ranks }) = slot.take() {
-                    let id = request.id;
-                    (listener.done)(Transcript { id, ids: answer, finish, calls, timeline, fallbacks, ranks });
+                if let Some(Active { request, answer, calls, timeline, fallbacks, ranks, follower }) = slot.take() {
+                    let (id, failure) = (request.id, follower.failure().cloned());
+                    (listener.done)(Transcript { id, ids: answer, finish, calls, timeline, fallbacks, ranks, failure });
                 }
                 continue;
             }

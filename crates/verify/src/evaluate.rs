@@ -7,6 +7,7 @@ use crate::length::{Fixed, PolicyKind};
 use crate::plain::PlainRun;
 use crate::plan::{RANKS, one_level, plan};
 use spectrain_core::evaluation::{Estimate, Evaluation, Seconds};
+use spectrain_core::form::Form;
 use spectrain_core::rules::{Rule, RuleError};
 use spectrain_core::stats::{Slo, StatsError};
 use spectrain_core::tree::{TreeKind, TreeKindError};
@@ -196,6 +197,7 @@ pub(crate) fn requests(
             max_new_tokens: settings.max_new_tokens,
             temperature: settings.temperature,
             seed: settings.seed,
+            form: Form::default(),
         })
     };
     questions.iter().enumerate().map(request).collect()

@@ -41,9 +41,12 @@ impl Round<'_> {
         &self.logits[node * self.vocabulary..(node + 1) * self.vocabulary]
     }
 
-    /// The target's distribution after a node.
+    /// The target's distribution after a node: zeros where nothing may follow.
     pub fn p(&self, node: usize) -> Vec<f64> {
-        probabilities(self.row(node), self.temperature)
+        match nothing_follows(self.row(node)) {
+            true => vec![0.0; self.vocabulary],
+            false => probabilities(self.row(node), self.temperature),
+        }
     }
 
     /// The target's distributions after all nodes.
@@ -91,6 +94,11 @@ impl Round<'_> {
     }
 }
 
+/// Whether every entry of a row is barred.
+pub fn nothing_follows(logits: &[f32]) -> bool {
+    logits.iter().all(|&logit| logit == f32::NEG_INFINITY)
+}
+
 /// The judge of `rule`, or `None` for the approximate rules.
 pub fn judge(rule: Rule) -> Option<&'static Judge> {
     match rule {
@@ -124,7 +132,8 @@ pub fn pick(rule: Rule, temperature: f64) -> Pick {
 }
 
 fn greedy_rule(round: &Round) -> Result<Verdict, RuleError> {
-    Ok(greedy::verify(round.tree, |node| Some(argmax(round.row(node)))))
+    let choice = |node| Some(round.row(node)).filter(|row| !nothing_follows(row)).map(argmax);
+    Ok(greedy::verify(round.tree, choice))
 }
 
 fn sampled_match_rule(round: &Round) -> Result<Verdict, RuleError> {

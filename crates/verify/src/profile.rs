@@ -5,6 +5,7 @@ use crate::evaluate::EvaluateError;
 use crate::judge::{judge, pick};
 use crate::length::Fixed;
 use spectrain_core::costs::{BatchCost, LengthCost};
+use spectrain_core::form::Form;
 use spectrain_core::rules::Rule;
 use spectrain_core::tree::TreeKind;
 use spectrain_draft::{Plan, Proposer};
@@ -123,6 +124,7 @@ fn requests(target: &Llama, prompts: &[Vec<u32>], plan: &ProfilePlan) -> Result<
             max_new_tokens: room,
             temperature: plan.temperature,
             seed: plan.seed,
+            form: Form::default(),
         }),
     };
     prompts.iter().cycle().take(plan.batch).enumerate().map(request).collect()

@@ -4,6 +4,7 @@ use super::setup::{RunDir, Setup};
 use crate::exit::{Blame, Failure};
 use crate::progress::Progress;
 use anyhow::anyhow;
+use spectrain_core::form::Form;
 use spectrain_core::recipe::Recipe;
 use spectrain_core::rng::{Key, Purpose};
 use spectrain_data::answers::{Answer, AnswersMeta, Finish, read_answers, write_answers};
@@ -68,6 +69,7 @@ pub fn generate(setup: &Setup, recipe: &Recipe, prompts: &[Prompt], run: &RunDir
             max_new_tokens: data.max_new_tokens,
             temperature: if greedy(recipe, round, prompt) { 0.0 } else { data.temperature },
             seed: recipe.seed,
+            form: Form::default(),
         }
     };
     let written = Cell::new(0);

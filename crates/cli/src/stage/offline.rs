@@ -6,6 +6,7 @@ use crate::exit::{Blame, Failure};
 use crate::progress::Progress;
 use anyhow::anyhow;
 use half::bf16;
+use spectrain_core::form::Form;
 use spectrain_core::rules::Rule;
 use spectrain_core::stats::Resampling;
 use spectrain_core::{offline, offline::OfflineEstimates};
@@ -232,6 +233,7 @@ pub(super) fn answer(setup: &Setup, answers: &Answers, temperature: f64) -> Resu
         max_new_tokens: *max_new_tokens,
         temperature,
         seed,
+        form: Form::default(),
     };
     let label = format!("answers T={temperature}");
     let progress = Progress::new(&label, (prompts.len() * max_new_tokens) as u64, "tokens at most");

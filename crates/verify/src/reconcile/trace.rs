@@ -4,6 +4,7 @@ use crate::engine::SpeculativeDecoder;
 use crate::judge::Round as Judged;
 use crate::length::Fixed;
 use burn::tensor::Tensor;
+use spectrain_core::form::Form;
 use spectrain_core::rng::{Key, Purpose};
 use spectrain_core::rules::{RuleError, Verdict};
 use spectrain_draft::proposer::{Draft, DrafterMemory, Draws, Observed, Pick, Plan, Proposer};
@@ -72,6 +73,7 @@ pub(super) fn trace(
         max_new_tokens: TOKENS,
         temperature: 0.0,
         seed: SEED,
+        form: Form::default(),
     };
     let mut recorder = Recorder { inner: proposer, slots: Vec::new(), logs: Vec::new() };
     let plan = Plan::chain(length, Pick::Argmax);
