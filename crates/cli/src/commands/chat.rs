@@ -67,11 +67,15 @@ impl Chat {
         let judge = judge(rule).ok_or_else(|| anyhow!("rule {rule} is approximate")).request()?;
         let asked = args.target.as_deref().unwrap_or(&checkpoint.provenance.target);
         let target = stage::locate_target(asked, false)?;
-        let setup = Setup::load(target.clone(), &device, |_| Ok(()))?;
+        let mut form = Form::default();
+        let setup = Setup::load(target.clone(), &device, |facts| {
+            form = stage::form(&args.form, &target, facts.vocab)?;
+            Ok(())
+        })?;
         checkpoint.check_target(&setup.target_hash, setup.tokenizer.content_hash(), &target).request()?;
         Ok(Self {
             proposer: checkpoint.proposer(&setup.target).request()?,
-            form: stage::form(&args.form, &setup)?,
+            form,
             setup,
             rule,
             judge,
