@@ -1,6 +1,6 @@
 //! Prints the rate of the products that decoding, training and capture are made of: by panels, and Burn's own.
 use burn::tensor::{Device, Distribution, Tensor};
-use spectrain_kernels::product::{Projection, linear};
+use spectrain_kernels::product::{Learned, Projection};
 use std::time::Instant;
 
 /// Best seconds of several calls.
@@ -28,7 +28,7 @@ fn main() {
             let mut next = || turn.next().expect("endless");
             let rate = |seconds: f64| 2e-9 * (m * k * n) as f64 / seconds;
             let panels = best(|| frozen[next()].apply(x.clone()));
-            let laid_out = best(|| linear(x.clone(), copies[next()].clone()));
+            let laid_out = best(|| Learned::new(copies[next()].clone()).apply(x.clone()));
             let burns = best(|| x.clone().matmul(copies[next()].clone()));
             println!(
                 "{m:5} × {k:4} × {n:5}  frozen {:8.3} ms {:5.0}   learned {:8.3} ms {:5.0}   Burn {:8.3} ms {:5.0}",

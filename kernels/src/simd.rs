@@ -82,18 +82,34 @@ pub fn exp(x: f32) -> f32 {
     let shifted = x.mul_add(LOG2_E, ROUND);
     let n = shifted - ROUND;
     let r = n.mul_add(-LN2_LOW, n.mul_add(-LN2_HIGH, x));
+    let y = small_exp_m1(r) + 1.0;
+    let scale = (shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127)) << 23;
+    if zero { 0.0 } else { y * f32::from_bits(scale) }
+}
+
+/// `e^x - 1` on [-87, 88], relative error below 4e-7, for small `x` too.
+#[inline(always)]
+pub fn exp_m1(x: f32) -> f32 {
+    let shifted = x.mul_add(LOG2_E, ROUND);
+    let n = shifted - ROUND;
+    let r = n.mul_add(-LN2_LOW, n.mul_add(-LN2_HIGH, x));
+    let scale = f32::from_bits((shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127)) << 23);
+    scale.mul_add(small_exp_m1(r), scale - 1.0)
+}
+
+/// `e^r - 1` for `|r|` up to `ln 2 / 2` (Cephes).
+#[inline(always)]
+fn small_exp_m1(r: f32) -> f32 {
     let p = 1.987_569_1e-4_f32;
     let p = p.mul_add(r, 1.398_199_9e-3);
     let p = p.mul_add(r, 8.333_452e-3);
     let p = p.mul_add(r, 4.166_579_6e-2);
     let p = p.mul_add(r, 1.666_666_5e-1);
     let p = p.mul_add(r, 0.5);
-    let y = p.mul_add(r * r, r) + 1.0;
-    let scale = (shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127)) << 23;
-    if zero { 0.0 } else { y * f32::from_bits(scale) }
+    p.mul_add(r * r, r)
 }
 
-/// `ln(1 + x)` on [0, 1], relative error below 2e-7: `2 artanh(x / (2 + x))` as a series.
+/// `ln(1 + x)` on [-0.5, 1], relative error below 2e-7: `2 artanh(x / (2 + x))` as a series.
 #[inline(always)]
 pub fn ln_1p(x: f32) -> f32 {
     let s = x / (2.0 + x);
@@ -124,11 +140,17 @@ const LANES: usize = 16;
 /// Sum of `x`: short sums in f32, their sum in f64, so that a vocabulary's length costs no digits.
 #[inline(always)]
 pub fn sum(x: &[f32]) -> f32 {
+    sum64(x) as f32
+}
+
+/// [`sum`], not rounded at the end.
+#[inline(always)]
+pub fn sum64(x: &[f32]) -> f64 {
     let mut whole = 0.0_f64;
     for part in x.chunks(32 * LANES) {
         whole += f64::from(short_sum(part));
     }
-    whole as f32
+    whole
 }
 
 #[inline(always)]
@@ -196,11 +218,22 @@ mod tests {
     }
 
     #[test]
+    fn exp_m1_is_accurate_over_its_range() {
+        let small = (1..=40).map(|i| 2.0_f32.powi(-i));
+        let wide = (0..200_000).map(|i| -86.9 + 174.0 * i as f32 / 200_000.0);
+        for x in wide.chain(small.clone()).chain(small.map(|x| -x)) {
+            let exact = f64::from(x).exp_m1();
+            let relative = (f64::from(exp_m1(x)) - exact).abs() / exact.abs();
+            assert!(relative < 4e-7, "exp({x}) - 1 is off by {relative}");
+        }
+    }
+
+    #[test]
     fn ln_1p_is_accurate_over_its_range() {
-        for i in 1..=100_000 {
+        for i in (-50_000..=100_000).filter(|i| *i != 0) {
             let x = i as f32 / 100_000.0;
             let exact = f64::from(x).ln_1p();
-            let relative = (f64::from(ln_1p(x)) - exact).abs() / exact;
+            let relative = (f64::from(ln_1p(x)) - exact).abs() / exact.abs();
             assert!(relative < 2e-7, "ln(1 + {x}) is off by {relative}");
         }
     }

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use burn::tensor::{Device, DeviceType, Tensor, TensorData, Tolerance};
-use spectrain_kernels::cached_attention::{CachedPlan, Heads, LayerCache, Segment, cached_attention};
-use spectrain_kernels::draft_loss::{Accepted, DraftLoss, Problem, StepRows, Weighting, draft_loss, log_denominator};
+use spectrain_kernels::cached_attention::{CachedPlan, Heads, LayerCache, Runs, Segment, cached_attention};
+use spectrain_kernels::draft_loss::{Accepted, DraftLoss, Problem, StepRows, draft_loss, log_denominator};
 use spectrain_kernels::is_fused;
 use spectrain_kernels::product::Head;
 use spectrain_kernels::rms_norm::rms_norm;
@@ -75,11 +75,13 @@ fn row_operations() {
 #[test]
 fn cached_attention_of_chains_and_trees() {
     let rope = Arc::new(RopeTable::new(64, HEADS.dim, 10_000.0));
-    let parents = Some(vec![None, Some(0), Some(0), Some(2)]);
-    let segments =
-        vec![Segment::chain(1, 0, 5), Segment { slot: 0, cached: 7, rows: 4, parents }, Segment::chain(2, 3, 1)];
-    let positions = vec![0, 1, 2, 3, 4, 7, 8, 8, 9, 3];
-    let plan = Arc::new(CachedPlan { segments, positions, capacity: 12 });
+    let parents = vec![None, Some(0), Some(0), Some(2)];
+    let mut scattered = Runs::default();
+    [20..23, 30..31, 34..36, 18..19].into_iter().for_each(|rows| scattered.push(rows));
+    let paged = Segment { entries: scattered, cached: 3, rows: 4, parents: Some(parents.clone()) };
+    let segments = vec![Segment::chain(12, 0, 5), Segment::tree(0, 7, 4, parents), Segment::chain(24, 3, 1), paged];
+    let positions = vec![0, 1, 2, 3, 4, 7, 8, 8, 9, 3, 3, 4, 4, 5];
+    let plan = Arc::new(CachedPlan { segments, positions });
     everywhere(|device| {
         let cache = LayerCache {
             keys: noise([36, HEADS.key_width()], 1, device),
@@ -114,17 +116,15 @@ fn losses_and_their_gradients() {
             let students = vec![noise([4, 16], 2, device), noise([4, 16], 3, device)];
             let head = Head::new(noise([40, 16], 4, device));
             let lse = log_denominator(head.logits(teacher.clone())) + 0.3;
+            let pairs = vec![vec![(0, 0), (1, 1), (3, 4)], vec![(0, 1), (1, 2), (2, 3)]];
+            let labels = vec![Some(3), None, Some(39), Some(0), Some(7)];
             let problem = Problem {
-                head,
-                pairs: vec![vec![(0, 0), (1, 1), (3, 4)], vec![(0, 1), (1, 2), (2, 3)]],
                 weights: vec![1.0, 0.7],
-                labels: vec![Some(3), None, Some(39), Some(0), Some(7)],
-                loss,
-                weighting: Weighting::Fixed,
                 accepted: Accepted::TargetOnly,
+                ..Problem::new(head, pairs, labels, loss)
             };
-            let steps = draft_loss(students, teacher, lse.clone(), problem);
-            let sums = |s: &StepRows| TensorData::from([s.loss as f32, s.accepted as f32]);
+            let steps = draft_loss(students, teacher, lse.clone(), problem).steps;
+            let sums = |s: &StepRows| TensorData::from([s.loss() as f32, s.accepted() as f32]);
             let found = steps.iter().flat_map(|s| [s.gradient.clone().into_data(), sums(s)]);
             found.chain([lse.into_data()]).collect()
         });

@@ -14,9 +14,9 @@ fn flat(weights: &Eagle3, found: &StepGradients) -> Vec<f64> {
     let matrix = |p: &Param<Tensor<2>>| values(found.grads.get::<2>(p.id).unwrap());
     let vector = |p: &Param<Tensor<1>>| values(found.grads.get::<1>(p.id).unwrap());
     let w = weights;
-    let matrices = [&w.fc, &w.q, &w.kv, &w.o, &w.gate_up, &w.down].map(matrix);
+    let matrices = [&w.fc, &w.q, &w.kv, &w.o, &w.gate_up, &w.down].into_iter().chain(&w.head).map(matrix);
     let vectors = [&w.input_layernorm, &w.hidden_norm, &w.post_attention_layernorm, &w.norm].map(vector);
-    matrices.into_iter().chain(vectors).flatten().map(f64::from).collect()
+    matrices.chain(vectors).flatten().map(f64::from).collect()
 }
 
 /// `|a − b| / |b|`, Euclidean.
@@ -34,6 +34,7 @@ fn recomputed_steps_give_the_gradient_of_kept_ones() {
     let rows: Vec<FeatureRow> = rows(&target);
     // A text so short that all steps but the first have nothing to learn.
     let short = captured(&target, vec![5, 9, 2], 1);
+    let weights = weights.with_head(drafter.target_head.rows());
     for batches in [vec![rows.iter().collect()], vec![vec![&short], vec![&rows[0], &rows[1]]]] {
         for steps in [1, 3, 4] {
             let mut objective = objective(DraftLoss::Kl);

@@ -2,14 +2,15 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
+use spectrain_core::process::RowError;
 use spectrain_draft::eagle3::Layer;
-use spectrain_draft::proposer::{Draft, DrafterMemory, Draws, Observed, Pick, Plan, Proposer};
+use spectrain_draft::proposer::{Draft, DrafterMemory, Observed, Pick, Plan, Proposer, Wanted};
 use spectrain_draft::{Eagle3, Eagle3Drafter};
-use spectrain_kernels::cached_attention::{CachedPlan, Segment, cached_attention};
+use spectrain_kernels::cached_attention::{CachedPlan, cached_attention};
 use spectrain_kernels::product::Projection;
 use spectrain_kernels::rms_norm::rms_norm;
 use spectrain_kernels::rope::RopeTable;
-use spectrain_model::{KvCache, host_rows, sample::argmax};
+use spectrain_model::{KvCache, SlotRows, host_rows, sample::argmax};
 use std::sync::Arc;
 
 /// What is wrong with it.
@@ -119,11 +120,9 @@ impl FaultyProposer {
             (Injected::RestartedPosition, _) => step,
             _ => first,
         };
-        let plan = CachedPlan {
-            segments: vec![Segment::chain(slot, first, tokens.len())],
-            positions: (start..start + tokens.len()).map(|p| p as u32).collect(),
-            capacity: self.cache.capacity(),
-        };
+        let planned = self.cache.plan_ahead(&[SlotRows::chain(slot, tokens.len())], first - committed);
+        let positions = (start..start + tokens.len()).map(|p| p as u32).collect();
+        let plan = CachedPlan { positions, ..CachedPlan::clone(&planned) };
         let (heads, rope) = (self.drafter.config.heads(), self.drafter.rope.clone());
         let attended = self.cache.with_layer(0, |c| cached_attention(qkv, c, heads, &rope, &Arc::new(plan)));
         self.layer.finish(hidden, attended)
@@ -205,11 +204,11 @@ impl Proposer for FaultyProposer {
         }
     }
 
-    fn draft(&mut self, slots: &[usize], plan: &Plan, _: &Draws) -> Vec<Draft> {
-        let Plan::Chain { length, pick: Pick::Argmax } = *plan else { panic!("the gate drafts chains of argmaxima") };
+    fn draft(&mut self, wanted: &[Wanted]) -> Result<Vec<Draft>, RowError> {
         let swallowed = usize::from(self.is(&Injected::Swallowed));
         let mut drafts = Vec::new();
-        for &slot in slots {
+        for &Wanted { slot, length, plan, .. } in wanted {
+            assert!(matches!(plan, Plan::Chain { pick: Pick::Argmax, .. }), "the gate drafts chains of argmaxima");
             let mut draft = Draft::default();
             let mut hidden = self.slots[slot].newest.clone().unwrap();
             for step in 0..length + swallowed {
@@ -225,7 +224,7 @@ impl Proposer for FaultyProposer {
             draft.logits.drain(..swallowed);
             drafts.push(draft);
         }
-        drafts
+        Ok(drafts)
     }
 
     fn memory(&self, _: &Plan) -> DrafterMemory {

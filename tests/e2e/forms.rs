@@ -1,31 +1,35 @@
 //! Stop strings and grammars: speculative text is the plain text, and has the form that was asked for.
 
 use crate::identity::{Setup, accepted_where_equal, both, knowing, setup};
-use crate::law::{PROMPT, VOCABULARY, exact_where, observe};
-use crate::support::{random_drafter, random_target};
-use burn::tensor::{Device, Tensor};
+use crate::law::{VOCABULARY, drafter, exact_where, observe};
+use crate::offline::trained_tiny;
+use crate::support::random_target;
+use burn::tensor::Tensor;
 use regex::Regex;
 use serde_json::{Value, json};
 use spectrain_core::constraint::{Constraint, ConstraintError, ConstraintState};
 use spectrain_core::form::Form;
+use spectrain_core::process::{Processors, RowError};
 use spectrain_core::rng::{Key, Purpose};
-use spectrain_core::rules::Rule;
+use spectrain_core::rules::{Rule, RuleError, Verdict};
 use spectrain_core::stats::Finish;
 use spectrain_core::stats::chi_square::goodness_of_fit;
 use spectrain_core::stopping::StopStrings;
 use spectrain_core::token_bytes::TokenBytes;
 use spectrain_core::tokenizer::Tokenizer;
 use spectrain_draft::Eagle3Proposer;
-use spectrain_draft::proposer::{Draft, DrafterMemory, Draws, Observed, Pick, Plan, Proposer};
+use spectrain_draft::proposer::{Draft, DrafterMemory, Observed, Pick, Plan, Proposer, Wanted};
 use spectrain_grammar::{Grammar, Spec};
-use spectrain_model::Completion;
-use spectrain_verify::judge::{judge, pick};
+use spectrain_model::{Completion, Llama};
+use spectrain_verify::judge::{Judge, Round, judge};
 use spectrain_verify::{Fixed, Transcript};
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Mutex};
 
 const DATE: &str = "[12][0-9]{3}-[0-9]{2}-[0-9]{2}";
 const WORDS: &str = "[A-Z][a-z]{1,9}( [a-z]{1,9}){0,6}[.!]";
+/// Prose without some letters.
+const PROSE: &str = "[^wWkK0-9]{1,400}";
 const STRINGS: [&str; 3] = [" the", ". ", "n t"];
 /// Tokens of an answer under [`Countdown`].
 const COUNT: usize = 7;
@@ -156,8 +160,8 @@ impl Proposer for Branching {
         observed.iter().for_each(|o| self.slots[o.slot].extend_from_slice(&o.next));
     }
 
-    fn draft(&mut self, slots: &[usize], plan: &Plan, _: &Draws) -> Vec<Draft> {
-        slots.iter().map(|&slot| self.tree(slot, plan.depth())).collect()
+    fn draft(&mut self, wanted: &[Wanted]) -> Result<Vec<Draft>, RowError> {
+        Ok(wanted.iter().map(|w| self.tree(w.slot, w.plan.depth())).collect())
     }
 
     fn memory(&self, _: &Plan) -> DrafterMemory {
@@ -171,7 +175,7 @@ impl Proposer for Branching {
 
 const DEPTH: usize = 5;
 
-fn texts(s: &Setup, rule: (Rule, f64), tree: bool) -> Vec<(Completion, Transcript)> {
+fn texts(s: &Setup, rule: (Rule, &Processors), tree: bool) -> Vec<(Completion, Transcript)> {
     match tree {
         false => both(s, rule, (Plan::chain(DEPTH, Pick::Argmax), &Fixed), |texts| knowing(s, texts)),
         true => {
@@ -184,7 +188,7 @@ fn texts(s: &Setup, rule: (Rule, f64), tree: bool) -> Vec<(Completion, Transcrip
 /// Asserts that an answer has the form of its number, by matchers of their own. Returns whether it has ended by itself.
 fn check_form(id: u64, ids: &[u32], finish: Finish) -> bool {
     let text = TOKENIZER.decode(ids, true).unwrap();
-    let ended = finish == Finish::Stop;
+    let ended = finish != Finish::Length;
     let found = |strings: &[&str]| strings.iter().any(|s| text.contains(s));
     let whole = |pattern: &str| Regex::new(&format!("^(?:{pattern})$")).unwrap().is_match(&text);
     match id % 7 {
@@ -203,7 +207,7 @@ fn check_form(id: u64, ids: &[u32], finish: Finish) -> bool {
         }
         4 => assert!(ended && whole(WORDS), "{text:?}"),
         5 => assert!(ended && (found(&["s "]) || whole(WORDS)), "{text:?}"),
-        6 => assert_eq!((ids.len(), ended), (COUNT, true), "nothing may follow"),
+        6 => assert_eq!((ids.len(), finish), (COUNT, Finish::Masked), "nothing may follow"),
         _ => {}
     }
     ended
@@ -214,9 +218,10 @@ fn text_of_every_form_is_the_plain_text() {
     let mut s = setup(&tiny());
     s.forms = forms();
     for (rule, temperature) in [(Rule::Greedy, 0.0), (Rule::SampledMatch, 1.0)] {
+        let sampling = Processors::at(temperature);
         for tree in [false, true] {
-            let texts = texts(&s, (rule, temperature), tree);
-            let histogram = accepted_where_equal(&s, temperature, DEPTH, &texts);
+            let texts = texts(&s, (rule, &sampling), tree);
+            let histogram = accepted_where_equal(&s, &sampling, DEPTH, &texts);
             assert!(histogram.iter().all(|&n| n > 3), "{rule}, tree {tree}: {histogram:?}");
             let mut ended = [0; 7];
             let mut inside = 0;
@@ -273,7 +278,7 @@ fn a_state_that_is_not_rolled_back_is_seen() {
     s.forms = vec![constrained(regex(WORDS))];
     for tree in [false, true] {
         let differing = |s: &Setup| {
-            let texts = texts(s, (Rule::SampledMatch, 1.0), tree);
+            let texts = texts(s, (Rule::SampledMatch, &Processors::at(1.0)), tree);
             texts.iter().filter(|(plain, speculative)| plain.ids != speculative.ids).count()
         };
         assert!(differing(&s) <= 2, "with forks the texts are equal");
@@ -311,25 +316,59 @@ impl ConstraintState for Changing {
     }
 }
 
+/// Chi-square of the texts that the decoder wrote under `judge` with a random drafter, where nothing else may occur.
+fn restricted_fit(target: &Llama, judge: &Judge, sampling: &Processors) -> f64 {
+    const TOKENS: usize = 4;
+    let changing = |answer: &[u32]| answer.windows(2).all(|pair| pair[0] != pair[1]);
+    let exact = exact_where(target, TOKENS, sampling, changing);
+    let form = constrained(Arc::new(Changing(None)));
+    let plan = Plan::chain(3, Pick::Sample);
+    let observed = observe(target, (judge, &plan), &mut drafter(target), (TOKENS, 40_000), (sampling, &form));
+    let possible: Vec<(u64, f64)> = observed.iter().copied().zip(exact).filter(|(_, p)| *p > 0.0).collect();
+    let barred = observed.iter().sum::<u64>() - possible.iter().map(|(n, _)| n).sum::<u64>();
+    assert_eq!((possible.len(), barred), (4 * 3_usize.pow(3), 0), "barred texts were written");
+    let (counts, p): (Vec<u64>, Vec<f64>) = possible.into_iter().unzip();
+    goodness_of_fit(&counts, &p).unwrap().p_value
+}
+
+/// What is rejected is drawn anew from the target's distribution instead of the residual.
+fn resampled(round: &Round) -> Result<Verdict, RuleError> {
+    let verdict = judge(Rule::Token).unwrap()(round)?;
+    let p = round.p(verdict.path.last().copied().unwrap_or(0))?;
+    let key = Key::new(1, round.prefix.request.id, round.position() as u64, Purpose::Noise);
+    Ok(Verdict { next: Some(key.race(0, &p) as u32), ..verdict })
+}
+
 #[test]
 fn rules_that_read_q_write_the_restricted_law() {
-    const TOKENS: usize = 5;
     let dir = tempfile::tempdir().unwrap();
     let target = random_target(dir.path(), VOCABULARY, 3);
-    let changing = |ids: &[u32]| ids[PROMPT.len()..].windows(2).all(|pair| pair[0] != pair[1]);
-    let exact = exact_where(&target, TOKENS, changing);
-    let form = constrained(Arc::new(Changing(None)));
-    for rule in [Rule::Token, Rule::Block] {
-        let (drafter, weights) = random_drafter(&target, 3, 5, &Device::flex());
-        let mut proposer = Eagle3Proposer::new(drafter, &weights);
-        let plan = Plan::chain(3, pick(rule, 1.0));
-        let observed = observe(&target, judge(rule).unwrap(), plan, &mut proposer, (TOKENS, &form));
-        let possible: Vec<(u64, f64)> = observed.iter().copied().zip(exact.clone()).filter(|(_, p)| *p > 0.0).collect();
-        let barred = observed.iter().sum::<u64>() - possible.iter().map(|(n, _)| n).sum::<u64>();
-        assert_eq!((possible.len(), barred), (4 * 3_usize.pow(4), 0), "{rule} wrote what is barred");
-        let (counts, p): (Vec<u64>, Vec<f64>) = possible.into_iter().unzip();
-        let fit = goodness_of_fit(&counts, &p).unwrap().p_value;
+    let penalised = Processors { repetition_penalty: 1.3, frequency_penalty: 0.2, ..Processors::at(0.9) };
+    for (rule, sampling) in [(Rule::Token, penalised), (Rule::Block, Processors::at(1.0))] {
+        let fit = restricted_fit(&target, judge(rule).unwrap(), &sampling);
         eprintln!("{rule}: p = {fit:.3}");
         assert!(fit > 1e-4, "{rule}: p = {fit:e}");
     }
+    let fit = restricted_fit(&target, &resampled, &Processors::at(1.0));
+    assert!(fit < 1e-8, "a wrong draw after rejections is not seen: p = {fit:e}");
+}
+
+/// A grammar, penalties and a truncation, over a trained drafter's trees.
+#[test]
+fn text_under_grammar_and_processors_is_the_plain_text() {
+    let mut s = setup(&tiny());
+    // Truncations come before the mask: a form that the truncated distributions leave ends the answer there.
+    s.forms = vec![constrained(regex(PROSE)), constrained(regex(WORDS)), constrained(regex(PROSE))];
+    let (_, trained, weights) = trained_tiny(1);
+    let sampling = Processors { top_p: 0.9, repetition_penalty: 1.1, ..Processors::at(1.0) };
+    let plan = Plan::Dynamic { nodes: 32, depth: 5, width: 10 };
+    let proposer = |_| -> Box<dyn Proposer> { Box::new(Eagle3Proposer::new(trained, &weights)) };
+    let texts = both(&s, (Rule::SampledMatch, &sampling), (plan, &Fixed), proposer);
+    let histogram = accepted_where_equal(&s, &sampling, 5, &texts);
+    eprintln!("accepted {histogram:?}");
+    let ends = |finish| texts.iter().filter(|(_, speculative)| speculative.finish == finish).count();
+    eprintln!("{} stop, {} masked, {} length", ends(Finish::Stop), ends(Finish::Masked), ends(Finish::Length));
+    let accepted: usize = histogram.iter().enumerate().map(|(n, count)| n * count).sum();
+    assert!(accepted > 200, "{histogram:?}");
+    assert!(ends(Finish::Stop) > 5);
 }

@@ -6,16 +6,17 @@
 use crate::support::smollm2;
 use burn::tensor::{Device, Tensor};
 use spectrain_core::chat::ChatTemplate;
+use spectrain_core::constraint::mask_after;
 use spectrain_core::form::Form;
+use spectrain_core::process::{Context, Processors, RowError};
 use spectrain_core::rng::{Key, Purpose};
 use spectrain_core::rules::Rule;
 use spectrain_core::tokenizer::Tokenizer;
 use spectrain_data::prompts::read_prompts;
-use spectrain_draft::proposer::{Draft, DrafterMemory, Draws, Observed, Pick, Plan, Proposer};
-use spectrain_kernels::softmax::probabilities;
+use spectrain_draft::proposer::{Draft, DrafterMemory, Observed, Pick, Plan, Proposer, Wanted};
 use spectrain_model::{Completion, Decoder, Llama, Request, host_rows};
 use spectrain_verify::judge::judge;
-use spectrain_verify::{Fixed, LengthPolicy, SpeculativeDecoder, Transcript};
+use spectrain_verify::{Fixed, LengthPolicy, SpeculativeDecoder, Task, Transcript};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -76,9 +77,9 @@ impl Proposer for Knowing {
         }
     }
 
-    fn draft(&mut self, slots: &[usize], plan: &Plan, _: &Draws) -> Vec<Draft> {
-        let chain = |slot: usize| (0..plan.depth()).map(|step| self.next(slot, step)).collect();
-        slots.iter().map(|&slot| Draft { tokens: chain(slot), ..Draft::default() }).collect()
+    fn draft(&mut self, wanted: &[Wanted]) -> Result<Vec<Draft>, RowError> {
+        let chain = |w: &Wanted| (0..w.length).map(|step| self.next(w.slot, step)).collect();
+        Ok(wanted.iter().map(|w| Draft { tokens: chain(w), ..Draft::default() }).collect())
     }
 
     fn memory(&self, _: &Plan) -> DrafterMemory {
@@ -95,8 +96,17 @@ pub struct Setup {
     pub target: Llama,
     stop: Vec<u32>,
     prompts: Vec<Vec<u32>>,
+    /// Longest answer.
+    pub tokens: usize,
     /// What the answers must be like, in turn.
     pub forms: Vec<Form>,
+}
+
+impl Setup {
+    /// What answer `id` must be like.
+    pub fn form(&self, id: usize) -> &Form {
+        &self.forms[id % self.forms.len()]
+    }
 }
 
 pub fn setup(dir: &Path) -> Setup {
@@ -109,6 +119,7 @@ pub fn setup(dir: &Path) -> Setup {
         target: Llama::load(dir, &Device::flex()).unwrap(),
         stop: template.stop_ids(),
         prompts,
+        tokens: TOKENS,
         forms: vec![Form::default()],
     }
 }
@@ -122,7 +133,7 @@ pub fn knowing(s: &Setup, texts: Vec<Vec<u32>>) -> Box<dyn Proposer> {
 /// Both texts of every prompt. `proposer` is made from prompts and plain answers.
 pub fn both(
     s: &Setup,
-    (rule, temperature): (Rule, f64),
+    (rule, sampling): (Rule, &Processors),
     (plan, lengths): (Plan, &dyn LengthPolicy),
     proposer: impl FnOnce(Vec<Vec<u32>>) -> Box<dyn Proposer>,
 ) -> Vec<(Completion, Transcript)> {
@@ -133,35 +144,42 @@ pub fn both(
         .map(|(id, prompt)| Request {
             id: id as u64,
             prompt: prompt.clone(),
-            max_new_tokens: TOKENS,
-            temperature,
+            max_new_tokens: s.tokens,
+            sampling: sampling.clone(),
             seed: 7,
-            form: s.forms[id % s.forms.len()].clone(),
+            form: s.form(id).clone(),
         })
         .collect();
-    let capacity = requests.iter().map(|r| r.prompt.len() + TOKENS).max().unwrap();
+    let capacity = requests.iter().map(|r| r.prompt.len() + s.tokens).max().unwrap();
     let mut plain = BTreeMap::new();
     let decoder = Decoder { target: &s.target, stop: &s.stop, batch: 8 };
-    decoder.run(requests.clone(), capacity, |c| drop(plain.insert(c.id, c)), |_| ());
+    decoder.run(requests.clone(), capacity, |c| drop(plain.insert(c.id, c)), |_| ()).unwrap();
     let texts = plain.iter().map(|(&id, c)| [s.prompts[id as usize].as_slice(), &c.ids].concat()).collect();
     let mut proposer = proposer(texts);
     let judge = judge(rule).unwrap();
-    let decoder = SpeculativeDecoder { target: &s.target, stop: &s.stop, batch: 8, plan, judge, lengths };
+    let decoder = SpeculativeDecoder { target: &s.target, stop: &s.stop, batch: 8 };
+    let tasks = Task::alike(requests, &plan, judge, lengths);
     let mut speculative = BTreeMap::new();
-    decoder.run(requests, proposer.as_mut(), |t| drop(speculative.insert(t.id, t))).unwrap();
+    decoder.run(tasks, proposer.as_mut(), |t| drop(speculative.insert(t.id, t))).unwrap();
     plain.into_values().zip(speculative.into_values()).collect()
 }
 
 /// How narrowly the plain path chose `a` over `b` after `text`: difference of the logits, perturbed by the race's own
 /// noise when sampled.
-fn margin(s: &Setup, text: &[u32], (a, b): (u32, u32), temperature: f64, id: u64) -> f64 {
+fn margin(s: &Setup, text: &[u32], (a, b): (u32, u32), sampling: &Processors, id: u64) -> f64 {
     let hidden = s.target.forward_full(&[text], &[]).hidden;
     let n = text.len();
     let logits = host_rows(s.target.logits(hidden.narrow(0, n - 1, 1)));
-    if temperature == 0.0 {
-        return f64::from((logits[a as usize] - logits[b as usize]).abs());
+    let (prompt, answer) = text.split_at(s.prompts[id as usize].len());
+    let start = s.form(id as usize).constraint.as_ref().map(|constraint| constraint.start());
+    let mask = start.map(|state| mask_after(state.as_ref(), answer).unwrap());
+    let context = Context { prompt, answer, end_tokens: &s.stop, mask: mask.as_deref(), ..Context::default() };
+    let mut p: Vec<f64> = logits.iter().map(|&l| f64::from(l)).collect();
+    if sampling.temperature == 0.0 {
+        sampling.rank(&mut p, &context).unwrap();
+        return (p[a as usize] - p[b as usize]).abs();
     }
-    let p = probabilities(&logits, temperature);
+    sampling.apply(&mut p, &context).unwrap();
     let key = Key::new(7, id, n as u64, Purpose::Target);
     let arrival = |token: u32| key.arrival(0, token as usize, p[token as usize]);
     (arrival(a) / arrival(b)).ln().abs()
@@ -189,17 +207,27 @@ pub fn accepted_of_equal_texts(
 pub fn accepted_under(
     s: &Setup,
     (rule, temperature): (Rule, f64),
+    drafts: (Plan, &dyn LengthPolicy),
+    proposer: impl FnOnce(Vec<Vec<u32>>) -> Box<dyn Proposer>,
+) -> Vec<usize> {
+    accepted_after(s, (rule, &Processors::at(temperature)), drafts, proposer)
+}
+
+/// As [`accepted_under`], after `sampling`.
+pub fn accepted_after(
+    s: &Setup,
+    (rule, sampling): (Rule, &Processors),
     (plan, lengths): (Plan, &dyn LengthPolicy),
     proposer: impl FnOnce(Vec<Vec<u32>>) -> Box<dyn Proposer>,
 ) -> Vec<usize> {
     let depth = plan.depth();
-    accepted_where_equal(s, temperature, depth, &both(s, (rule, temperature), (plan, lengths), proposer))
+    accepted_where_equal(s, sampling, depth, &both(s, (rule, sampling), (plan, lengths), proposer))
 }
 
-/// As [`accepted_of_equal_texts`], of texts that are there, with drafts of at most `depth` tokens.
+/// As [`accepted_after`], of texts that are there, with drafts of at most `depth` tokens.
 pub fn accepted_where_equal(
     s: &Setup,
-    temperature: f64,
+    sampling: &Processors,
     depth: usize,
     texts: &[(Completion, Transcript)],
 ) -> Vec<usize> {
@@ -216,7 +244,7 @@ pub fn accepted_where_equal(
         };
         let text = [s.prompts[plain.id as usize].as_slice(), &plain.ids[..at]].concat();
         let pair = (plain.ids[at], speculative.ids[at]);
-        let margin = margin(s, &text, pair, temperature, plain.id);
+        let margin = margin(s, &text, pair, sampling, plain.id);
         eprintln!("prompt {} diverges at token {at}, margin {margin:.1e}", plain.id);
         assert!(margin < MARGIN, "prompt {}: the texts differ at token {at} by a margin of {margin}", plain.id);
         divergences += 1;

@@ -3,16 +3,16 @@
 use crate::support::{random_drafter, random_target};
 use burn::tensor::Device;
 use spectrain_core::form::Form;
+use spectrain_core::process::{Context, Processors};
 use spectrain_core::rng::Purpose;
 use spectrain_core::rules::{Ask, Chance, Proposal, Rule, ZeroResidual};
 use spectrain_core::rules::{RuleError, Verdict, token::verify};
 use spectrain_core::stats::chi_square::goodness_of_fit;
 use spectrain_draft::Eagle3Proposer;
 use spectrain_draft::proposer::{Pick, Plan, Proposer};
-use spectrain_kernels::softmax::probabilities;
 use spectrain_model::{Llama, Request, host_rows};
 use spectrain_verify::judge::{Judge, Round, judge};
-use spectrain_verify::{Fixed, SpeculativeDecoder};
+use spectrain_verify::{Fixed, SpeculativeDecoder, Task};
 
 pub const VOCABULARY: usize = 4;
 const TOKENS: usize = 6;
@@ -21,11 +21,16 @@ pub const PROMPT: [u32; 3] = [1, 3, 2];
 
 /// Exact probability of every text of `tokens` tokens, in the order of base-[`VOCABULARY`] numbers.
 pub fn exact(target: &Llama, tokens: usize) -> Vec<f64> {
-    exact_where(target, tokens, |_| true)
+    exact_under(target, tokens, &Processors::at(1.0))
 }
 
-/// As [`exact`], where the texts (the prompt in front) that `may_be` denies are barred as they grow.
-pub fn exact_where(target: &Llama, tokens: usize, may_be: impl Fn(&[u32]) -> bool) -> Vec<f64> {
+/// As [`exact`], after `sampling`: in f64 from the logits of whole passes, the text so far being all that is read.
+pub fn exact_under(target: &Llama, tokens: usize, sampling: &Processors) -> Vec<f64> {
+    exact_where(target, tokens, sampling, |_| true)
+}
+
+/// As [`exact_under`], where the answers that `may_be` denies are barred as they grow.
+pub fn exact_where(target: &Llama, tokens: usize, sampling: &Processors, may_be: impl Fn(&[u32]) -> bool) -> Vec<f64> {
     let mut texts: Vec<(Vec<u32>, f64)> = vec![(PROMPT.to_vec(), 1.0)];
     for _ in 0..tokens {
         let sequences: Vec<&[u32]> = texts.iter().map(|(ids, _)| ids.as_slice()).collect();
@@ -34,13 +39,12 @@ pub fn exact_where(target: &Llama, tokens: usize, may_be: impl Fn(&[u32]) -> boo
         let logits = host_rows(target.logits(hidden));
         let last = |i: usize| &logits[(i * n + n - 1) * VOCABULARY..(i * n + n) * VOCABULARY];
         let grown = texts.iter().enumerate().flat_map(|(i, (ids, mass))| {
-            let p = probabilities(last(i), 1.0);
-            let longer: Vec<Vec<u32>> = (0..VOCABULARY as u32).map(|v| [ids.as_slice(), &[v]].concat()).collect();
-            let allowed: Vec<f64> = p.iter().zip(&longer).map(|(p, ids)| if may_be(ids) { *p } else { 0.0 }).collect();
-            let all: f64 = allowed.iter().sum();
-            // Behind a text that cannot be, nothing is.
-            let share = move |p: f64| if p > 0.0 { mass * p / all } else { 0.0 };
-            longer.into_iter().zip(allowed).map(move |(ids, p)| (ids, share(p))).collect::<Vec<_>>()
+            let mut p: Vec<f64> = last(i).iter().map(|&l| f64::from(l)).collect();
+            let answer = &ids[PROMPT.len()..];
+            let mask: Vec<bool> = (0..VOCABULARY as u32).map(|v| may_be(&[answer, &[v]].concat())).collect();
+            let context = Context { prompt: &PROMPT, answer, mask: Some(&mask), ..Context::default() };
+            sampling.apply(&mut p, &context).unwrap();
+            (0..VOCABULARY).map(move |v| ([ids.as_slice(), &[v as u32]].concat(), mass * p[v])).collect::<Vec<_>>()
         });
         texts = grown.collect();
     }
@@ -49,51 +53,60 @@ pub fn exact_where(target: &Llama, tokens: usize, may_be: impl Fn(&[u32]) -> boo
 
 /// p-value of the texts that the decoder wrote under `judge` in chains.
 fn p_value(target: &Llama, judge: &Judge) -> f64 {
-    p_value_of(target, judge, Plan::chain(3, Pick::Sample(1.0)), TOKENS)
+    p_value_of(target, judge, Plan::chain(3, Pick::Sample), TOKENS)
 }
 
 /// p-value of the texts of `tokens` tokens that the decoder wrote under `judge` with drafts of `plan`.
 pub fn p_value_of(target: &Llama, judge: &Judge, plan: Plan, tokens: usize) -> f64 {
-    let device = Device::flex();
-    let (drafter, weights) = random_drafter(target, 3, 5, &device);
-    let mut proposer = Eagle3Proposer::new(drafter, &weights);
-    p_value_with(target, judge, plan, &mut proposer, tokens)
+    p_value_with(target, judge, plan, &mut drafter(target), tokens)
+}
+
+/// A random drafter that lacks a token of `target`.
+pub fn drafter(target: &Llama) -> Eagle3Proposer {
+    let (drafter, weights) = random_drafter(target, 3, 5, &Device::flex());
+    Eagle3Proposer::new(drafter, &weights)
 }
 
 /// As [`p_value_of`], with the drafts of `proposer`.
 pub fn p_value_with(target: &Llama, judge: &Judge, plan: Plan, proposer: &mut dyn Proposer, tokens: usize) -> f64 {
-    let observed = observe(target, judge, plan, proposer, (tokens, &Form::default()));
-    goodness_of_fit(&observed, &exact(target, tokens)).unwrap().p_value
+    p_value_under(target, (judge, &plan), proposer, (tokens, DRAWS), &Processors::at(1.0))
 }
 
-/// How often each text of `tokens` tokens of this form was written, in the order of [`exact`].
+/// As [`p_value_with`], of `draws` texts after `sampling`.
+pub fn p_value_under(
+    target: &Llama,
+    (judge, plan): (&Judge, &Plan),
+    proposer: &mut dyn Proposer,
+    (tokens, draws): (usize, usize),
+    sampling: &Processors,
+) -> f64 {
+    let observed = observe(target, (judge, plan), proposer, (tokens, draws), (sampling, &Form::default()));
+    goodness_of_fit(&observed, &exact_under(target, tokens, sampling)).unwrap().p_value
+}
+
+/// How often each text of `tokens` tokens, in the order of [`exact`], is among `draws` of this form.
 pub fn observe(
     target: &Llama,
-    judge: &Judge,
-    plan: Plan,
+    (judge, plan): (&Judge, &Plan),
     proposer: &mut dyn Proposer,
-    (tokens, form): (usize, &Form),
+    (tokens, draws): (usize, usize),
+    (sampling, form): (&Processors, &Form),
 ) -> Vec<u64> {
-    let requests = (0..DRAWS as u64)
-        .map(|id| Request {
-            id,
-            prompt: PROMPT.to_vec(),
-            max_new_tokens: tokens,
-            temperature: 1.0,
-            seed: 99,
-            form: form.clone(),
-        })
-        .collect();
-    let decoder = SpeculativeDecoder { target, stop: &[], batch: 512, plan, judge, lengths: &Fixed };
+    let request = |id| {
+        let (prompt, sampling, form) = (PROMPT.to_vec(), sampling.clone(), form.clone());
+        Request { id, prompt, max_new_tokens: tokens, sampling, seed: 99, form }
+    };
+    let tasks = Task::alike((0..draws as u64).map(request), plan, judge, &Fixed);
+    let decoder = SpeculativeDecoder { target, stop: &[], batch: 512 };
     let mut observed = vec![0; VOCABULARY.pow(tokens as u32)];
     let mut accepted = 0;
     decoder
-        .run(requests, proposer, |t| {
+        .run(tasks, proposer, |t| {
             observed[t.ids.iter().fold(0, |n, &id| n * VOCABULARY + id as usize)] += 1;
             accepted += t.rounds().map(|r| r.accepted).sum::<usize>();
         })
         .unwrap();
-    assert!(accepted > DRAWS / 10, "hardly any draft was accepted, so the test would see nothing");
+    assert!(accepted > draws / 10, "hardly any draft was accepted, so the test would see nothing");
     observed
 }
 
@@ -117,7 +130,7 @@ fn block_rule_writes_the_targets_law() {
 
 /// A rejected draft is replaced by a draw from `p` instead of the residual.
 fn resample_from_p(round: &Round) -> Result<Verdict, RuleError> {
-    let target = round.target();
+    let target = round.target()?;
     let mut verdict = Verdict::default();
     let mut chance = round.chance();
     let ask = |depth, purpose| Ask { depth, purpose, index: 0 };
@@ -146,7 +159,7 @@ fn wrong_q(round: &Round) -> Result<Verdict, RuleError> {
     let rows: Vec<Vec<f64>> = (0..round.draft.q.len()).map(flat).collect();
     let proposals: Vec<Proposal> = rows.iter().map(|q| Proposal::Sampled(q)).collect();
     let mut chance = round.chance();
-    verify(&round.draft.tokens, &proposals, &round.target(), ZeroResidual::FallBack, &mut chance)
+    verify(&round.draft.tokens, &proposals, &round.target()?, ZeroResidual::FallBack, &mut chance)
 }
 
 #[test]

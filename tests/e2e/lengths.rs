@@ -5,6 +5,7 @@ use crate::law::{PROMPT, VOCABULARY, exact};
 use crate::support::{random_drafter, random_target};
 use burn::tensor::Device;
 use spectrain_core::form::Form;
+use spectrain_core::process::Processors;
 use spectrain_core::rng::{Key, Purpose};
 use spectrain_core::rules::Rule;
 use spectrain_core::stats::chi_square::goodness_of_fit;
@@ -16,7 +17,7 @@ use spectrain_draft::{Eagle3Proposer, Plan, Proposer};
 use spectrain_model::Request;
 use spectrain_verify::judge::{judge, pick};
 use spectrain_verify::length::{Floor, Shrinking};
-use spectrain_verify::{Fixed, LengthPolicy, SpeculativeDecoder};
+use spectrain_verify::{Fixed, LengthPolicy, SpeculativeDecoder, Task};
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -73,7 +74,7 @@ fn a_policy_is_shown_the_finished_rounds_and_nothing_else() {
         id,
         prompt: (0..3 + id as u32).map(|i| (5 * i + id as u32) % 12).collect(),
         max_new_tokens: 40 + 7 * id as usize,
-        temperature: 1.0,
+        sampling: Processors::at(1.0),
         seed: 4,
         form: Form::default(),
     };
@@ -81,11 +82,12 @@ fn a_policy_is_shown_the_finished_rounds_and_nothing_else() {
         let (drafter, weights) = random_drafter(&target, 10, 5, &Device::flex());
         let mut proposer = Eagle3Proposer::new(drafter, &weights);
         let asked = Asked { policy, log: Mutex::default() };
-        let plan = Plan::chain(4, pick(Rule::Token, 1.0));
+        let plan = Plan::chain(4, pick(Rule::Token));
         let judge = judge(Rule::Token).unwrap();
-        let decoder = SpeculativeDecoder { target: &target, stop: &[], batch: 3, plan, judge, lengths: &asked };
+        let decoder = SpeculativeDecoder { target: &target, stop: &[], batch: 3 };
+        let tasks = Task::alike((0..8).map(request), &plan, judge, &asked);
         let mut answers = Vec::new();
-        decoder.run((0..8).map(request).collect(), &mut proposer, |t| answers.push(t)).unwrap();
+        decoder.run(tasks, &mut proposer, |t| answers.push(t)).unwrap();
         let mut expected: Vec<(Vec<Call>, usize)> = Vec::new();
         for answer in &answers {
             for (i, call) in answer.calls.iter().enumerate() {
@@ -109,7 +111,7 @@ fn text_of_any_lengths_is_the_plain_text() {
         for policy in [&Shrinking as &dyn LengthPolicy, &Floor { share: 0.3 }, &Erratic] {
             let lookup = Lookup { min_match: 1, max_match: 3 };
             let proposer = |_| -> Box<dyn Proposer> { Box::new(NgramProposer::new(Ngrams(lookup))) };
-            let plan = Plan::chain(5, pick(rule, temperature));
+            let plan = Plan::chain(5, pick(rule));
             let histogram = accepted_under(&s, (rule, temperature), (plan, policy), proposer);
             assert!(histogram[1..].iter().sum::<usize>() > 20, "{histogram:?}");
         }
@@ -130,18 +132,19 @@ fn rules_keep_the_law_at_any_lengths() {
                 id,
                 prompt: PROMPT.to_vec(),
                 max_new_tokens: TOKENS,
-                temperature: 1.0,
+                sampling: Processors::at(1.0),
                 seed: 9,
                 form: Form::default(),
             };
-            let plan = Plan::chain(3, pick(rule, 1.0));
+            let plan = Plan::chain(3, pick(rule));
             let judge = judge(rule).unwrap();
-            let decoder = SpeculativeDecoder { target: &target, stop: &[], batch: 512, plan, judge, lengths: policy };
+            let decoder = SpeculativeDecoder { target: &target, stop: &[], batch: 512 };
+            let tasks = Task::alike((0..150_000).map(request), &plan, judge, policy);
             let mut observed = vec![0; VOCABULARY.pow(TOKENS as u32)];
             let count = |t: spectrain_verify::Transcript| {
                 observed[t.ids.iter().fold(0, |n, &id| n * VOCABULARY + id as usize)] += 1;
             };
-            decoder.run((0..150_000).map(request).collect(), &mut proposer, count).unwrap();
+            decoder.run(tasks, &mut proposer, count).unwrap();
             let p = goodness_of_fit(&observed, &exact(&target, TOKENS)).unwrap().p_value;
             assert!(p > 1e-4, "{rule}: p = {p:e}");
         }

@@ -2,13 +2,14 @@
 
 use crate::support::{random_drafter, random_target};
 use burn::tensor::{Device, Tensor};
+use spectrain_core::process::Processors;
 use spectrain_core::rules::Rule;
 use spectrain_core::stats::Finish;
 use spectrain_core::tree::TreeKind;
 use spectrain_draft::Eagle3Proposer;
 use spectrain_model::{Head, Llama};
 use spectrain_verify::evaluate::{Question, Settings};
-use spectrain_verify::{Measurement, PlainRun, evaluate, plain};
+use spectrain_verify::{Bench, Measurement, PlainRun, compare};
 
 const VOCABULARY: usize = 12;
 const STOP: [u32; 1] = [5];
@@ -23,7 +24,7 @@ fn settings(rule: Rule, temperature: f64, length: usize) -> Settings {
     Settings {
         rule,
         policy: spectrain_verify::PolicyKind::Fixed,
-        temperature,
+        sampling: Processors::at(temperature),
         length,
         tree: TreeKind::Chain,
         ranks: Vec::new(),
@@ -37,10 +38,9 @@ fn settings(rule: Rule, temperature: f64, length: usize) -> Settings {
 fn measure(target: &Llama, settings: &Settings) -> (PlainRun, Measurement) {
     let (drafter, weights) = random_drafter(target, 10, 5, &Device::flex());
     let mut proposer = Eagle3Proposer::new(drafter, &weights);
-    let longest = Settings { length: 4, ..settings.clone() };
-    let plain = plain(target, &STOP, &questions(), &longest, |_| ()).unwrap();
-    let measured = evaluate(target, &mut proposer, &STOP, &questions(), settings, &plain, |_| ()).unwrap();
-    (plain, measured)
+    let mut bench = Bench { target, proposer: &mut proposer, stop: &STOP };
+    let mut found = compare(&mut bench, &questions(), std::slice::from_ref(settings), &mut |_| Ok(()), |_| ()).unwrap();
+    (found.plain, found.measurements.remove(0))
 }
 
 #[test]
@@ -65,6 +65,7 @@ fn calls_and_arrivals_add_up_to_the_answers() {
                 match call.end {
                     Some(Finish::Stop) => assert_eq!(call.stop, Some(call.kept.committed)),
                     Some(Finish::Length) => assert!(call.stop.is_none_or(|s| s > call.kept.committed)),
+                    Some(Finish::Masked) => panic!("nothing is barred"),
                     None => assert_eq!(call.stop, None),
                 }
                 overshot += usize::from(!whole);
@@ -123,6 +124,30 @@ fn plain_decoding_scores_one_and_is_shared() {
     assert_eq!(counted.latency.unwrap().ttft.unwrap().count, questions().len());
     assert_eq!(measured.evaluation.same_text, Some(questions().len()));
     assert_eq!(measured.evaluation.plain.as_ref(), Some(&plain.figures));
+}
+
+/// Who else is measured, and in what order, changes nothing but the times.
+#[test]
+fn by_turns_everyone_answers_as_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = random_target(dir.path(), VOCABULARY, 3);
+    let all: Vec<Settings> = [1, 4, 2].map(|length| settings(Rule::Token, 1.0, length)).to_vec();
+    let (drafter, weights) = random_drafter(&target, 10, 5, &Device::flex());
+    let mut proposer = Eagle3Proposer::new(drafter, &weights);
+    let mut bench = Bench { target: &target, proposer: &mut proposer, stop: &STOP };
+    let found = compare(&mut bench, &questions(), &all, &mut |_| Ok(()), |_| ()).unwrap();
+    assert!(found.plain.rates.len() > 2, "with one stint the test would see nothing");
+    for (settings, together) in all.iter().zip(&found.measurements) {
+        let (plain, alone) = measure(&target, settings);
+        let texts = |m: &Measurement| m.transcripts.iter().map(|t| (t.id, t.ids.clone())).collect::<Vec<_>>();
+        assert_eq!(texts(together), texts(&alone), "length {}", settings.length);
+        assert_eq!(together.transcripts.len(), questions().len());
+        assert_eq!(together.evaluation.overall.acceptance, alone.evaluation.overall.acceptance);
+        let written = |run: &PlainRun| run.answers.values().map(|c| c.ids.clone()).collect::<Vec<_>>();
+        assert_eq!(written(&found.plain), written(&plain));
+        let interval = together.evaluation.speedup_interval.unwrap();
+        assert!((interval.estimate / together.evaluation.speedup - 1.0).abs() < 1e-9);
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use half::bf16;
 use spectrain_core::chat::ChatTemplate;
 use spectrain_core::form::Form;
+use spectrain_core::process::Processors;
 use spectrain_core::reconciliation::Figure;
 use spectrain_core::rules::Rule;
 use spectrain_core::stats::bootstrap::{Interval, Ratio, Resampling, ratio_of_sums};
@@ -25,13 +26,13 @@ use spectrain_data::store::FeatureRow;
 use spectrain_draft::{
     Checkpoint, Eagle3, Eagle3Config, Eagle3Drafter, Eagle3Proposer, Objective, Plan, TapScale, TrainBatch,
 };
-use spectrain_kernels::draft_loss::{Accepted, DraftLoss, Weighting, log_denominator};
+use spectrain_kernels::draft_loss::{DraftLoss, log_denominator};
 use spectrain_model::{Completion, Decoder, Llama, Request, host_rows};
 use spectrain_train::{MetricSink, Record, Start, TrainConfig, Trainer};
 use spectrain_verify::judge::{Judge, judge, pick};
 use spectrain_verify::offline::{Chains, Offline, Questions, Scored};
 use spectrain_verify::reconcile::{Point, figure};
-use spectrain_verify::{Fixed, SpeculativeDecoder};
+use spectrain_verify::{Fixed, SpeculativeDecoder, Task};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -66,7 +67,7 @@ impl Asked {
             id: id as u64,
             prompt: prompt.clone(),
             max_new_tokens: self.tokens,
-            temperature,
+            sampling: Processors::at(temperature),
             seed,
             form: Form::default(),
         };
@@ -79,7 +80,7 @@ impl Asked {
         let capacity = requests.iter().map(|r| r.prompt.len()).max().unwrap() + self.tokens;
         let mut done: BTreeMap<u64, Completion> = BTreeMap::new();
         let decoder = Decoder { target: &self.target, stop: &self.stop, batch: BATCH };
-        decoder.run(requests, capacity, |c| drop(done.insert(c.id, c)), |_| {});
+        decoder.run(requests, capacity, |c| drop(done.insert(c.id, c)), |_| {}).unwrap();
         let row = |(prompt, c): (&Vec<u32>, Completion)| self.captured(prompt, &c.ids, taps, temperature);
         self.prompts.iter().zip(done.into_values()).map(row).collect()
     }
@@ -110,9 +111,8 @@ impl Asked {
         let Settings { rule, temperature, length } = settings;
         let rule = rule.at(temperature);
         let mut proposer = Eagle3Proposer::new(drafter.clone(), weights);
-        let (judge, plan) = (judge(rule).unwrap(), Plan::chain(length, pick(rule, temperature)));
-        let decoder =
-            SpeculativeDecoder { target: &self.target, stop: &self.stop, batch: BATCH, plan, judge, lengths: &Fixed };
+        let (judge, plan) = (judge(rule).unwrap(), Plan::chain(length, pick(rule)));
+        let decoder = SpeculativeDecoder { target: &self.target, stop: &self.stop, batch: BATCH };
         let mut parts = BTreeMap::new();
         let add = |rounds: Vec<spectrain_core::stats::Round>, complete: bool| {
             let kept = rounds.iter().filter(|r| !complete || r.committed > r.accepted);
@@ -124,7 +124,7 @@ impl Asked {
         let done = |t: spectrain_verify::Transcript| {
             parts.insert(t.id, [add(t.rounds().collect(), false), add(t.rounds().collect(), true)]);
         };
-        decoder.run(self.requests(temperature, seed), &mut proposer, done).unwrap();
+        decoder.run(Task::alike(self.requests(temperature, seed), &plan, judge, &Fixed), &mut proposer, done).unwrap();
         [0, 1].map(|i| parts.values().map(|p| p[i]).collect())
     }
 }
@@ -230,13 +230,7 @@ pub fn short_trained(target: &Llama, rows: &[FeatureRow]) -> (Eagle3Drafter, Eag
     let scale = TapScale::new((0..width).map(mean).collect());
     let weights = Eagle3::init(&config, target.norm().clone(), &scale, 3, &target.device().clone().autodiff());
     let drafter = Eagle3Drafter { scale, ..Eagle3Drafter::new(config, vocab, target) };
-    let objective = Objective {
-        loss: DraftLoss::Kl,
-        weighting: Weighting::Fixed,
-        accepted: Accepted::Overlap,
-        feature_weight: 0.0,
-        step_weights: vec![1.0, 0.8, 0.64, 0.5],
-    };
+    let objective = Objective::new(DraftLoss::Kl, vec![1.0, 0.8, 0.64, 0.5]);
     let config = TrainConfig { epochs: 4, batch_tokens: 1024, learning_rate: 3e-3, log_every: 100, ..train_config() };
     let trainer =
         Trainer { drafter: &drafter, objective: &objective, config: &config, rows, stop: &|| false, measure: None };
@@ -252,13 +246,12 @@ pub fn gate_figure((asked, drafter, weights): &TrainedTiny, temperature: f64, ju
     let chains = Chains::of(rule, temperature).unwrap();
     let offline = Offline { target: &asked.target, drafter, weights, chains, longest: length };
     let scored = offline.score(&rows).unwrap();
-    let (target, stop, pick) = (&asked.target, asked.stop.as_slice(), pick(rule, temperature));
-    let decoder =
-        SpeculativeDecoder { target, stop, batch: BATCH, plan: Plan::chain(length, pick), judge, lengths: &Fixed };
+    let (target, stop, pick) = (&asked.target, asked.stop.as_slice(), pick(rule));
+    let (decoder, plan) = (SpeculativeDecoder { target, stop, batch: BATCH }, Plan::chain(length, pick));
     let mut proposer = Eagle3Proposer::new(drafter.clone(), weights);
     let mut done = BTreeMap::new();
-    let requests = asked.requests(temperature, 202);
-    decoder.run(requests, &mut proposer, |t| drop(done.insert(t.id, t))).unwrap();
+    let tasks = Task::alike(asked.requests(temperature, 202), &plan, judge, &Fixed);
+    decoder.run(tasks, &mut proposer, |t| drop(done.insert(t.id, t))).unwrap();
     let transcripts: Vec<spectrain_verify::Transcript> = done.into_values().collect();
     let point = Point { temperature, length, comparisons: 2, seed: 5 };
     figure(&scored, &transcripts, point).unwrap().unwrap()

@@ -5,6 +5,7 @@ use crate::training::{canary, objective};
 use burn::tensor::Device;
 use burn_pack::Reader;
 use serde_json::Value;
+use spectrain_core::loss::Policy;
 use spectrain_core::recipe::ScheduleShape;
 use spectrain_data::weights::WeightFile;
 use spectrain_draft::Eagle3;
@@ -89,7 +90,12 @@ fn train(dir: &Path, config: &TrainConfig, stops: &[usize]) {
     let device = Device::flex().autodiff();
     let rows = &canary(&target, 2)[..60];
     let (drafter, fresh) = random_drafter(&target, VOCABULARY, 8, &device);
-    let objective = objective(DraftLoss::Lk);
+    let mut objective = objective(DraftLoss::Lk);
+    let mut fresh = fresh;
+    if config.ema > 0.0 {
+        fresh = fresh.with_head(drafter.target_head.rows());
+        objective.policies = vec![Policy::default(), Policy { temperature: 0.7, top_p: 0.9, ..Policy::default() }];
+    }
     // A figure of the weights; what it means is no matter here.
     let measure = |weights: &Eagle3| Ok(values(weights.norm.val()).iter().map(|&v| f64::from(v)).sum());
     let mut start: Start = Start::Fresh(Box::new(fresh));

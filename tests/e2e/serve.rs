@@ -1,11 +1,10 @@
 //! What training unrolls is what the runtime runs.
 
-use crate::support::{BOUND, assert_close, random_drafter, random_target, values};
+use crate::support::{BOUND, assert_close, random_drafter, random_target, request, values, wanted};
 use burn::tensor::{DType, Device, Tensor};
 use half::bf16;
-use spectrain_core::rules::keyed;
 use spectrain_data::store::FeatureRow;
-use spectrain_draft::proposer::{Observed, Pick, Plan, Proposer};
+use spectrain_draft::proposer::{Observed, Pick, Plan, Proposer, Wanted};
 use spectrain_draft::{Eagle3Proposer, TrainBatch};
 use spectrain_model::Llama;
 
@@ -33,8 +32,9 @@ fn draft_step_equals_unroll_step() {
         let known = taps(&target, &ids[..ids.len() - 1], &drafter.config.taps);
         proposer.observe(&[Observed { slot, next: ids[1..].to_vec() }], known);
     }
-    let slots: Vec<usize> = (0..prompts.len()).collect();
-    let drafts = proposer.draft(&slots, &Plan::chain(STEPS, Pick::Argmax), &|_| keyed(0, 0, 0));
+    let (plan, asked) = (Plan::chain(STEPS, Pick::Argmax), request(0, 0));
+    let all: Vec<Wanted> = (0..prompts.len()).map(|slot| wanted(slot, &plan, &asked)).collect();
+    let drafts = proposer.draft(&all).unwrap();
 
     // In training the drafted tokens are the teacher's.
     let rows: Vec<FeatureRow> = prompts
@@ -89,14 +89,14 @@ fn accepted_rows_are_rewritten_from_true_features() {
     let rest = |from: usize, to: usize| at(to).into_iter().map(|t| t.narrow(0, from, to - from)).collect::<Vec<_>>();
     proposer.open(2, 40);
     proposer.observe(&[Observed { slot: 0, next: ids[1..11].to_vec() }], at(10));
-    let four = Plan::chain(4, Pick::Argmax);
+    let (four, asked) = (Plan::chain(4, Pick::Argmax), request(0, 0));
     for (from, to) in [(10, 13), (13, 14), (14, 19)] {
-        proposer.draft(&[0], &four, &|_| keyed(0, 0, 0));
+        proposer.draft(&[wanted(0, &four, &asked)]).unwrap();
         proposer.observe(&[Observed { slot: 0, next: ids[from + 1..to + 1].to_vec() }], rest(from, to));
     }
     proposer.observe(&[Observed { slot: 1, next: ids[1..].to_vec() }], at(19));
     assert_eq!(proposer.committed(0), proposer.committed(1));
-    let drafts = proposer.draft(&[0, 1], &four, &|_| keyed(0, 0, 0));
+    let drafts = proposer.draft(&[0, 1].map(|slot| wanted(slot, &four, &asked))).unwrap();
     assert_eq!(drafts[0].tokens, drafts[1].tokens);
     for (a, b) in drafts[0].logits.iter().zip(&drafts[1].logits) {
         assert_close("logits after rounds against a fresh prefill", a, b, BOUND);

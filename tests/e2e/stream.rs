@@ -3,11 +3,12 @@
 use crate::support::{random_drafter, random_target};
 use burn::tensor::Device;
 use spectrain_core::form::Form;
+use spectrain_core::process::Processors;
 use spectrain_core::rules::Rule;
 use spectrain_draft::{Eagle3Proposer, Plan};
 use spectrain_model::{Llama, Request};
 use spectrain_verify::judge::{judge, pick};
-use spectrain_verify::{Committed, Fixed, SpeculativeDecoder, Transcript};
+use spectrain_verify::{Committed, Fixed, SpeculativeDecoder, Task, Transcript};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -24,7 +25,7 @@ fn requests(temperature: f64) -> Vec<Request> {
         id,
         prompt: prompt(id),
         max_new_tokens: 1 + 6 * id as usize,
-        temperature,
+        sampling: Processors::at(temperature),
         seed: 4,
         form: Form::default(),
     };
@@ -39,11 +40,12 @@ fn run(
 ) -> BTreeMap<u64, Transcript> {
     let (drafter, weights) = random_drafter(target, 10, 5, &Device::flex());
     let mut proposer = Eagle3Proposer::new(drafter, &weights);
-    let (judge, plan) = (judge(rule).unwrap(), Plan::chain(4, pick(rule, temperature)));
-    let decoder = SpeculativeDecoder { target, stop: &STOP, batch: 3, plan, judge, lengths: &Fixed };
+    let (judge, plan) = (judge(rule).unwrap(), Plan::chain(4, pick(rule)));
+    let decoder = SpeculativeDecoder { target, stop: &STOP, batch: 3 };
+    let tasks = Task::alike(requests(temperature), &plan, judge, &Fixed);
     let mut transcripts = BTreeMap::new();
     let done = |t: Transcript| drop(transcripts.insert(t.id, t));
-    decoder.run_watched(requests(temperature), &mut proposer, &mut committed, done).unwrap();
+    decoder.run_watched(tasks, &mut proposer, &mut committed, done).unwrap();
     transcripts
 }
 

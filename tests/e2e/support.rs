@@ -1,12 +1,15 @@
 //! Small targets, drafters and comparisons that several tests share.
 
 use burn::tensor::{Device, Tensor};
+use spectrain_core::form::Form;
+use spectrain_core::process::Processors;
 use spectrain_core::recipe::ScheduleShape;
 use spectrain_core::rng::{Key, Purpose};
 use spectrain_data::draft_vocab::DraftVocab;
 use spectrain_data::weights::{F32Tensor, write_safetensors};
+use spectrain_draft::proposer::{Plan, Wanted};
 use spectrain_draft::{Eagle3, Eagle3Config, Eagle3Drafter, TapScale};
-use spectrain_model::Llama;
+use spectrain_model::{Llama, Prefix, Request};
 use spectrain_train::{MatrixUpdate, OptimiserConfig, TrainConfig};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -61,6 +64,16 @@ pub fn train_config() -> TrainConfig {
         checkpoint_every: 0,
         seed: 1,
     }
+}
+
+/// A request whose text no drafter needs: for drafts that are asked for without a decoder.
+pub fn request(id: u64, seed: u64) -> Request {
+    Request { id, prompt: vec![0], max_new_tokens: 1, sampling: Processors::at(1.0), seed, form: Form::default() }
+}
+
+/// All of `plan` in `slot` behind the prompt of `request`.
+pub fn wanted<'a>(slot: usize, plan: &'a Plan, request: &'a Request) -> Wanted<'a> {
+    Wanted::whole(slot, plan, Prefix { request, answer: &[], end_tokens: &[], state: None })
 }
 
 /// Values of a float tensor.

@@ -88,6 +88,7 @@ fn step_record(step: usize) -> Record {
         loss: 2.5 / step as f64,
         loss_step: vec![1.5, 3.25],
         alpha_step: vec![0.5, 0.25],
+        alpha_policy: Vec::new(),
         learning_rate: 1e-3,
         gradient_norm: 0.75,
         tokens_per_second: 512.0,
@@ -108,6 +109,7 @@ fn scalars_read_back_as_recorded_and_a_resumed_run_has_no_gap() {
         loss: 1.25,
         loss_step: vec![1.0, 2.0],
         alpha_step: vec![0.4, 0.3],
+        alpha_policy: Vec::new(),
         expected_length: Some(1.5),
         over_training: true,
     };

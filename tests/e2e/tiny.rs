@@ -4,6 +4,7 @@ use crate::support::values;
 use burn::tensor::Device;
 use spectrain_core::chat::ChatTemplate;
 use spectrain_core::form::Form;
+use spectrain_core::process::Processors;
 use spectrain_core::tokenizer::Tokenizer;
 use spectrain_data::prompts::{Prompt, read_prompts};
 use spectrain_data::store::sha256;
@@ -42,7 +43,7 @@ impl Tiny {
             id: id as u64,
             prompt: self.prompt(p),
             max_new_tokens: limit,
-            temperature,
+            sampling: Processors::at(temperature),
             seed: 3,
             form: Form::default(),
         };
@@ -51,7 +52,7 @@ impl Tiny {
         let stop = self.template.stop_ids();
         let mut done: HashMap<u64, Completion> = HashMap::new();
         let decoder = Decoder { target: &self.model, stop: &stop, batch: 32 };
-        decoder.run(requests, capacity, |c| drop(done.insert(c.id, c)), |_| {});
+        decoder.run(requests, capacity, |c| drop(done.insert(c.id, c)), |_| {}).unwrap();
         (0..prompts.len()).map(|i| done[&(i as u64)].ids.clone()).collect()
     }
 

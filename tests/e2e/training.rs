@@ -6,7 +6,7 @@ use half::bf16;
 use spectrain_core::loss::{Loss, Row, Temperature};
 use spectrain_data::store::FeatureRow;
 use spectrain_draft::{Eagle3, Eagle3Drafter, Objective, StepLoss, TrainBatch};
-use spectrain_kernels::draft_loss::{Accepted, DraftLoss, Weighting, log_denominator};
+use spectrain_kernels::draft_loss::{DraftLoss, log_denominator};
 use spectrain_kernels::rope::indices;
 use spectrain_model::{Llama, host_rows};
 use spectrain_train::{MetricSink, Record, Start, TrainConfig, Trainer};
@@ -44,19 +44,14 @@ pub fn rows(target: &Llama) -> Vec<FeatureRow> {
 }
 
 pub fn objective(loss: DraftLoss) -> Objective {
-    Objective {
-        loss,
-        weighting: Weighting::Fixed,
-        accepted: Accepted::Overlap,
-        feature_weight: 0.0,
-        step_weights: vec![1.0, 0.7, 0.4],
-    }
+    Objective::new(loss, vec![1.0, 0.7, 0.4])
 }
 
 /// The whole loss on the tape, in plain operations, one step after the other.
 fn on_tape(drafter: &Eagle3Drafter, weights: &Eagle3, batch: &TrainBatch, objective: &Objective) -> Tensor<1> {
     let device = weights.fc.val().device();
-    let target = drafter.head.logits(batch.target_hidden.clone());
+    let target = drafter.target_head.logits(batch.target_hidden.clone());
+    let head = weights.head.as_ref().map_or_else(|| drafter.head.rows().clone(), |head| head.val());
     let mut total = Tensor::<1>::zeros([1], &device);
     drafter.unroll(weights, batch, |k, hidden| {
         let pick = |i: &[usize]| indices(i.iter().copied(), &device);
@@ -65,7 +60,7 @@ fn on_tape(drafter: &Eagle3Drafter, weights: &Eagle3, batch: &TrainBatch, object
         let distance = (hidden.clone() - batch.target_hidden.clone().select(0, pick(&targets))).abs();
         let smooth = distance.clone().clamp_max(1.0).square() * 0.5 + (distance - 1.0).clamp_min(0.0);
         let feature = smooth.mean_dim(1).sum() * objective.feature_weight;
-        let log_q = activation::log_softmax(hidden.matmul(drafter.head.rows().clone().transpose()), 1);
+        let log_q = activation::log_softmax(hidden.matmul(head.clone().transpose()), 1);
         let t = target.clone().select(0, pick(&targets));
         let log_p = match objective.loss {
             DraftLoss::Kl => activation::log_softmax(t, 1),
@@ -81,9 +76,15 @@ fn on_tape(drafter: &Eagle3Drafter, weights: &Eagle3, batch: &TrainBatch, object
 }
 
 fn compare(objective: &Objective) {
+    compare_with(objective, false);
+}
+
+/// With `own` the drafter has a head of its own, another than the target's.
+fn compare_with(objective: &Objective, own: bool) {
     let dir = tempfile::tempdir().unwrap();
     let (target, device) = (random_target(dir.path(), VOCABULARY, 21), Device::flex().autodiff());
     let (drafter, weights) = random_drafter(&target, 25, 6, &device);
+    let weights = if own { weights.with_head(&drafter.head.rows().clone().flip([0])) } else { weights };
     let stored = rows(&target);
     let batch = TrainBatch::new(&stored.iter().collect::<Vec<_>>(), STEPS, target.device()).unwrap();
     let (surrogate, sums) = drafter.loss(&weights, &batch, objective);
@@ -96,7 +97,7 @@ fn compare(objective: &Objective) {
     assert!((mean - f64::from(value)).abs() < 1e-4 * f64::from(value), "{mean} against {value}");
     let pairs =
         [(&weights.fc, "fc"), (&weights.q, "q"), (&weights.kv, "kv"), (&weights.o, "o"), (&weights.down, "down")];
-    for (parameter, name) in pairs {
+    for (parameter, name) in pairs.into_iter().chain(weights.head.iter().map(|head| (head, "head"))) {
         let grad = |grads| values(parameter.val().grad(grads).unwrap());
         assert_close(name, &grad(&ours), &grad(&plain), 2e-4);
     }
@@ -114,6 +115,12 @@ fn lk_gradient_equals_that_of_the_whole_tape() {
 #[test]
 fn kl_gradient_equals_that_of_the_whole_tape() {
     compare(&objective(DraftLoss::Kl));
+}
+
+#[test]
+fn gradients_with_a_trained_head_equal_those_of_the_whole_tape() {
+    compare_with(&objective(DraftLoss::Lk), true);
+    compare_with(&objective(DraftLoss::Kl), true);
 }
 
 #[test]
@@ -205,13 +212,7 @@ fn trained(ahead: usize) -> f64 {
     let target = random_target(dir.path(), VOCABULARY, 31);
     let (drafter, weights) = random_drafter(&target, VOCABULARY, 8, &Device::flex().autodiff());
     let rows = canary(&target, ahead);
-    let objective = Objective {
-        loss: DraftLoss::Kl,
-        weighting: Weighting::Fixed,
-        accepted: Accepted::Overlap,
-        feature_weight: 0.0,
-        step_weights: vec![1.0; STEPS],
-    };
+    let objective = Objective::new(DraftLoss::Kl, vec![1.0; STEPS]);
     let config = TrainConfig { epochs: 10, ..train_config() };
     let trainer = Trainer {
         drafter: &drafter,

@@ -21,7 +21,7 @@ fn target(dir: &std::path::Path) -> Llama {
 
 /// The plan of `tree` under `rule`, with paths of three tokens at most.
 fn planned(tree: &str, rule: Rule) -> Plan {
-    plan(&tree.parse::<TreeKind>().unwrap(), rule, 1.0, 3, &RANKS).unwrap()
+    plan(&tree.parse::<TreeKind>().unwrap(), rule, 3, &RANKS).unwrap()
 }
 
 fn write_the_law(rule: Rule, trees: &[&str]) {
@@ -85,7 +85,7 @@ fn recursive(round: &Round, fault: Fault) -> Result<Verdict, RuleError> {
     'path: loop {
         let depth = verdict.path.len();
         let ask = |purpose, index| Ask { depth, purpose, index };
-        let mut p = round.p(node);
+        let mut p = round.p(node)?;
         let Some((q, children)) = tree.drawn(node) else {
             verdict.next = Some(chance.draw(ask(Purpose::Bonus, 0), &p) as u32);
             return Ok(verdict);
@@ -111,7 +111,7 @@ fn recursive(round: &Round, fault: Fault) -> Result<Verdict, RuleError> {
                 normalise(&mut q);
             }
         }
-        let rest = if fault == Fault::FromP { round.p(node) } else { p };
+        let rest = if fault == Fault::FromP { round.p(node)? } else { p };
         verdict.next = Some(chance.draw(ask(Purpose::Residual, 0), &rest) as u32);
         return Ok(verdict);
     }

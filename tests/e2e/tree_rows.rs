@@ -1,42 +1,43 @@
 //! Rows of trees: what a node sees, what an accepted path leaves in the cache, what the drafter is told.
 
-use crate::support::{BOUND, assert_close, random_drafter, random_target, random_target_with, values};
+use crate::support::{BOUND, assert_close, random_drafter, random_target, random_target_with, request, values, wanted};
 use burn::tensor::{Device, Tensor};
 use half::bf16;
 use spectrain_core::form::Form;
+use spectrain_core::process::{Processors, RowError};
 use spectrain_core::rng::{Key, Purpose};
-use spectrain_core::rules::{Rule, RuleError, keyed};
+use spectrain_core::rules::{Rule, RuleError};
 use spectrain_core::tree::{Replacement, Shape, TreeError};
 use spectrain_data::store::FeatureRow;
-use spectrain_draft::proposer::{Draft, DrafterMemory, Draws, Observed, Plan, Proposer};
+use spectrain_draft::proposer::{Draft, DrafterMemory, Observed, Plan, Proposer, Wanted};
 use spectrain_draft::{Eagle3Proposer, TrainBatch};
 use spectrain_kernels::softmax::probabilities;
 use spectrain_model::{Llama, ParentOrder, Request, SlotRows};
 use spectrain_verify::judge::judge;
-use spectrain_verify::{Fixed, SpeculativeDecoder};
+use spectrain_verify::{Fixed, SpeculativeDecoder, Task};
 
-const VOCABULARY: u32 = 40;
+pub const VOCABULARY: u32 = 40;
 /// Largest difference of keys and values, in parts of the layer's largest (design, decision 13).
 const CACHE_BOUND: f64 = 1e-5;
 
 /// Whole numbers in a fixed order.
-struct Dice {
+pub struct Dice {
     key: Key,
     thrown: u64,
 }
 
 impl Dice {
-    fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         Self { key: Key::new(seed, 0, 0, Purpose::Noise), thrown: 0 }
     }
 
-    fn below(&mut self, bound: usize) -> usize {
+    pub fn below(&mut self, bound: usize) -> usize {
         self.thrown += 1;
         self.key.below_at(self.thrown, bound)
     }
 
     /// Parents of a tree of `nodes` rows, the root first; half of the rows follow one of the last few.
-    fn tree(&mut self, nodes: usize) -> Vec<Option<usize>> {
+    pub fn tree(&mut self, nodes: usize) -> Vec<Option<usize>> {
         let parent = |node: usize, dice: &mut Self| match dice.below(2) {
             0 => node - 1 - dice.below(node.min(3)),
             _ => dice.below(node),
@@ -45,18 +46,18 @@ impl Dice {
     }
 
     /// Tokens and parents of a tree of `most` nodes at most.
-    fn tree_of(&mut self, most: usize) -> (Vec<u32>, Vec<Option<usize>>) {
+    pub fn tree_of(&mut self, most: usize) -> (Vec<u32>, Vec<Option<usize>>) {
         let nodes = 1 + self.below(most);
         (self.tokens(nodes), self.tree(nodes))
     }
 
-    fn tokens(&mut self, n: usize) -> Vec<u32> {
+    pub fn tokens(&mut self, n: usize) -> Vec<u32> {
         (0..n).map(|_| self.below(VOCABULARY as usize) as u32).collect()
     }
 }
 
 /// Rows from the root to `row`, both included.
-fn branch(parents: &[Option<usize>], row: usize) -> Vec<usize> {
+pub fn branch(parents: &[Option<usize>], row: usize) -> Vec<usize> {
     let mut rows: Vec<usize> = std::iter::successors(Some(row), |&r| parents[r]).collect();
     rows.reverse();
     rows
@@ -89,7 +90,7 @@ fn a_nodes_logits_are_those_of_a_prefill_of_its_path() {
 }
 
 /// Keys and values of `slot`'s committed rows against those of `text` run as one chain.
-fn assert_cache(target: &Llama, cache: &spectrain_model::KvCache, slot: usize, text: &[u32]) {
+pub fn assert_cache(target: &Llama, cache: &spectrain_model::KvCache, slot: usize, text: &[u32]) {
     let mut fresh = target.cache(1, text.len());
     let plan = fresh.plan(&[SlotRows::chain(0, text.len())]);
     target.forward(text, &plan, &mut fresh, &[]);
@@ -223,8 +224,8 @@ impl Proposer for Wandering {
         }
     }
 
-    fn draft(&mut self, slots: &[usize], _: &Plan, _: &Draws) -> Vec<Draft> {
-        slots.iter().map(|_| self.draft.clone().unwrap_or_else(|| self.tree())).collect()
+    fn draft(&mut self, wanted: &[Wanted]) -> Result<Vec<Draft>, RowError> {
+        Ok(wanted.iter().map(|_| self.draft.clone().unwrap_or_else(|| self.tree())).collect())
     }
 
     fn memory(&self, _: &Plan) -> DrafterMemory {
@@ -242,15 +243,16 @@ fn run(target: &Llama, proposer: &mut dyn Proposer, tokens: usize) -> Result<Vec
         id,
         prompt: [vec![1], Dice::new(90 + id).tokens(2 + id as usize)].concat(),
         max_new_tokens: tokens + 3 * id as usize,
-        temperature: 1.0,
+        sampling: Processors::at(1.0),
         seed: 6,
         form: Form::default(),
     };
     let plan = Plan::Dynamic { nodes: 101, depth: 100, width: 1 };
     let judge = judge(Rule::SampledMatch).unwrap();
-    let decoder = SpeculativeDecoder { target, stop: &[], batch: 3, plan, judge, lengths: &Fixed };
+    let decoder = SpeculativeDecoder { target, stop: &[], batch: 3 };
+    let tasks = Task::alike((0..7).map(request), &plan, judge, &Fixed);
     let mut accepted = Vec::new();
-    decoder.run((0..7).map(request).collect(), proposer, |t| accepted.extend(t.rounds().map(|r| r.accepted)))?;
+    decoder.run(tasks, proposer, |t| accepted.extend(t.rounds().map(|r| r.accepted)))?;
     Ok(accepted)
 }
 
@@ -290,8 +292,10 @@ fn a_drafters_tree_holds_the_distributions_that_training_unrolls() {
     for (slot, ids) in prompts.iter().enumerate() {
         proposer.observe(&[Observed { slot, next: ids[1..].to_vec() }], rounded(&ids[..ids.len() - 1]));
     }
-    let plan = Plan::Sampled { shape: Shape::levels(&[3, 2, 1]), temperature: 1.0, replacement: Replacement::Without };
-    let drafts = proposer.draft(&[0, 1, 2], &plan, &|slot| keyed(5, slot as u64, 0));
+    let plan = Plan::Sampled { shape: Shape::levels(&[3, 2, 1]), replacement: Replacement::Without };
+    let requests = [0, 1, 2].map(|id| request(id, 5));
+    let wanted: Vec<Wanted> = (0..3).map(|slot| wanted(slot, &plan, &requests[slot])).collect();
+    let drafts = proposer.draft(&wanted).unwrap();
     for (prompt, draft) in prompts.iter().zip(&drafts) {
         let drawn = draft.drawn.as_ref().unwrap();
         assert_eq!(drawn.tree().leaves().len(), 6);

@@ -2,11 +2,12 @@
 
 use crate::identity::{accepted_of_equal_texts, setup};
 use crate::law::{VOCABULARY, p_value_with};
-use crate::support::{random_target, random_target_of, write_tokenizer};
+use crate::support::{random_target, random_target_of, request, wanted, write_tokenizer};
 use burn::tensor::Device;
 use spectrain_core::form::Form;
+use spectrain_core::process::Processors;
 use spectrain_core::rng::{Key, Purpose};
-use spectrain_core::rules::{Rule, Verdict, keyed};
+use spectrain_core::rules::{Rule, Verdict};
 use spectrain_core::stats::lookup::Lookup;
 use spectrain_draft::ProposerKind;
 use spectrain_draft::proposer::{Observed, Pick, Plan, Proposer};
@@ -18,7 +19,7 @@ use spectrain_draft::untrained::text::TextProposer;
 use spectrain_draft::untrained::{NgramProposer, ProposerError, SuffixProposer};
 use spectrain_model::{Llama, Request};
 use spectrain_verify::judge::{Round, judge};
-use spectrain_verify::{Fixed, SpeculativeDecoder};
+use spectrain_verify::{Fixed, SpeculativeDecoder, Task};
 use std::path::{Path, PathBuf};
 
 const LENGTH: usize = 5;
@@ -65,7 +66,8 @@ fn ngram_proposals_are_those_of_a_search_through_the_text() {
                 proposer.observe(&[Observed { slot, next }], Vec::new());
                 let text = &texts[slot][..known[slot]];
                 assert_eq!(proposer.text(slot), text);
-                let draft = proposer.draft(&[slot], &Plan::chain(7, Pick::Argmax), &|_| keyed(0, 0, 0)).remove(0);
+                let draft =
+                    proposer.draft(&[wanted(slot, &Plan::chain(7, Pick::Argmax), &request(0, 0))]).unwrap().remove(0);
                 assert_eq!(draft.tokens, brute_force(text, lookup, 7), "{lookup:?} {text:?}");
                 assert_eq!(draft.tokens, lookup.propose(text, 7));
                 found[usize::from(draft.tokens.is_empty())] += 1;
@@ -115,11 +117,13 @@ fn finished_answers_are_proposed_to_later_requests() {
         proposer.observe(&[Observed { slot: 0, next: [&[2], answer.as_slice()].concat() }], Vec::new());
         proposer.start(0, &[3, 4, 7]);
         proposer.observe(&[Observed { slot: 0, next: vec![4, 7, 8] }], Vec::new());
-        let draft = proposer.draft(&[0], &Plan::chain(9, Pick::Argmax), &|_| keyed(0, 0, 0)).remove(0).tokens;
+        let draft =
+            proposer.draft(&[wanted(0, &Plan::chain(9, Pick::Argmax), &request(0, 0))]).unwrap().remove(0).tokens;
         proposer.open(1, 0);
         proposer.start(0, &[3, 7]);
         proposer.observe(&[Observed { slot: 0, next: vec![7, 8] }], Vec::new());
-        let fresh = proposer.draft(&[0], &Plan::chain(9, Pick::Argmax), &|_| keyed(0, 0, 0)).remove(0).tokens;
+        let fresh =
+            proposer.draft(&[wanted(0, &Plan::chain(9, Pick::Argmax), &request(0, 0))]).unwrap().remove(0).tokens;
         assert!(fresh.is_empty(), "a run must not know the answers of the one before");
         draft
     });
@@ -128,7 +132,7 @@ fn finished_answers_are_proposed_to_later_requests() {
 }
 
 /// Every kind, the model a random one of the tiny target's vocabulary.
-fn kinds(target: &Llama, dir: &Path) -> Vec<(&'static str, Box<dyn Proposer>)> {
+pub fn kinds(target: &Llama, dir: &Path) -> Vec<(&'static str, Box<dyn Proposer>)> {
     let model = random_target_of(dir, target.config().vocab_size, 1, 9);
     vec![
         ("ngram", Box::new(NgramProposer::new(Ngrams(Lookup { min_match: 1, max_match: 3 })))),
@@ -176,14 +180,15 @@ fn a_draft_models_cache_follows_the_text() {
         id,
         prompt: random_text(300 + id, 2 + id as usize, 12),
         max_new_tokens: 20 + 5 * id as usize,
-        temperature: 0.0,
+        sampling: Processors::at(0.0),
         seed: 1,
         form: Form::default(),
     };
     let plan = Plan::chain(4, Pick::Argmax);
-    let decoder = SpeculativeDecoder { target: &target, stop: &[], batch: 3, plan, judge: &less, lengths: &Fixed };
+    let decoder = SpeculativeDecoder { target: &target, stop: &[], batch: 3 };
+    let tasks = Task::alike((0..7).map(request), &plan, &less, &Fixed);
     let mut rounds = 0;
-    decoder.run((0..7).map(request).collect(), &mut proposer, |t| rounds += t.calls.len()).unwrap();
+    decoder.run(tasks, &mut proposer, |t| rounds += t.calls.len()).unwrap();
     assert!(rounds > 50);
 }
 
@@ -215,7 +220,7 @@ fn points() -> TextProposer<Ngrams> {
 fn point_proposals_keep_the_targets_law_under_the_token_rule() {
     let dir = tempfile::tempdir().unwrap();
     let target = random_target(dir.path(), VOCABULARY, 3);
-    let plan = Plan::chain(3, Pick::Sample(1.0));
+    let plan = Plan::chain(3, Pick::Sample);
     for rule in [Rule::Token, Rule::Block] {
         let p = p_value_with(&target, judge(rule).unwrap(), plan.clone(), &mut points(), 6);
         assert!(p > 1e-4, "{rule}: p = {p:e}");

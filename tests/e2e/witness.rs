@@ -50,6 +50,8 @@ fn batch(expected: &WeightFile) -> TrainBatch {
         target_hidden: Tensor::zeros([0, 0], &device),
         target_lse: Tensor::zeros([0], &device),
         labels: Vec::new(),
+        requests: Vec::new(),
+        number: 0,
         lengths: vec![rows; rows],
         noise: None,
         dropout: None,

@@ -11,7 +11,7 @@ use half::bf16;
 use spectrain_data::draft_vocab::DraftVocab;
 use spectrain_data::store::FeatureRow;
 use spectrain_draft::{Eagle3, Eagle3Config, Eagle3Drafter, Objective, TapScale, TrainBatch};
-use spectrain_kernels::draft_loss::{Accepted, DraftLoss, Weighting};
+use spectrain_kernels::draft_loss::DraftLoss;
 use spectrain_kernels::memory::keep_pages;
 use spectrain_kernels::product::{Head, Projection};
 use spectrain_kernels::rope::RopeTable;
@@ -42,12 +42,17 @@ fn drafter(config: Eagle3Config, device: &Device) -> Eagle3Drafter {
     let random = |rows: usize| Tensor::random([rows, config.hidden_size], Distribution::Normal(0.0, 0.05), device);
     let mut counts = vec![0; VOCABULARY];
     counts[..config.draft_vocab_size].fill(1);
+    let vocab = DraftVocab::from_counts(&counts, config.draft_vocab_size).unwrap();
+    let whole_head = Head::new(random(VOCABULARY));
+    let head = whole_head.of_tokens(&vocab.d2t);
     Eagle3Drafter {
         embedding: random(VOCABULARY),
-        head: Head::new(random(config.draft_vocab_size)),
+        target_head: head.clone(),
+        whole_head,
+        head,
         rope: Arc::new(RopeTable::new(config.max_position_embeddings, config.head_dim, config.rope_theta)),
         scale: TapScale::none(config.taps.len() * config.hidden_size),
-        vocab: DraftVocab::from_counts(&counts, config.draft_vocab_size).unwrap(),
+        vocab,
         config,
     }
 }
@@ -117,13 +122,7 @@ fn main() {
     let adamw = OptimiserConfig { matrices: MatrixUpdate::AdamW, betas: (0.9, 0.95), eps: 1e-8, weight_decay: 0.0 };
     let mut optimiser = adamw.init(&weights);
     let step_weights = vec![1.0; steps];
-    let objective = Objective {
-        loss: DraftLoss::Kl,
-        weighting: Weighting::Fixed,
-        accepted: Accepted::Overlap,
-        feature_weight: 0.0,
-        step_weights,
-    };
+    let objective = Objective::new(DraftLoss::Kl, step_weights);
     let mut step = || {
         let start = Instant::now();
         let batch = TrainBatch::new(&rows.iter().collect::<Vec<_>>(), steps, &device).unwrap();

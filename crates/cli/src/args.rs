@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::sampling::SamplingArgs;
+
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use spectrain_core::rules::Rule;
@@ -213,6 +215,9 @@ pub struct EvalArgs {
     /// Sampling temperatures, a curve each; may be repeated [default: 0,0.6,1]
     #[arg(long = "temperature", value_name = "T,…", value_delimiter = ',', value_parser = temperature)]
     pub temperatures: Vec<f64>,
+    /// Processors besides the temperature.
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
     /// Prompts taken of each file, its tasks taking turns
     #[arg(long, value_name = "N", value_parser = at_least_1)]
     pub limit: Option<usize>,
@@ -283,6 +288,9 @@ pub struct ChatArgs {
     /// Sampling temperature; 0 is greedy
     #[arg(long, value_name = "T", value_parser = temperature)]
     pub temperature: Option<f64>,
+    /// Processors besides the temperature.
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
     /// Rule at temperatures above 0: token, block or sampled-match; at 0 it is always greedy
     #[arg(long, value_name = "RULE")]
     pub rule: Option<Rule>,

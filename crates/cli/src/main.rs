@@ -6,6 +6,7 @@ mod device;
 mod exit;
 mod interrupt;
 mod progress;
+mod sampling;
 mod stage;
 mod style;
 

@@ -38,7 +38,7 @@ pub struct Finding {
 pub const NOT_JUDGED: [(&str, &str); 4] = [
     ("latency of the slowest requests", "compare p99 of both decoders under your own load"),
     ("memory over plan", "the drafter's weights and both caches must fit beside the target"),
-    ("grammars and other processors", "the evaluation samples by temperature alone"),
+    ("grammars and bad words", "the evaluation samples without them"),
     ("another tokenizer or an upgraded target", "such a drafter is refused when it is loaded"),
 ];
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// File name inside a checkpoint's directory.
 pub const FILE: &str = "cost-table.json";
 
-/// Costs of one drafter with its target on one device. Times are seconds, medians over [`CostProfile::rounds`].
+/// Costs of one drafter with its target on one device. Times are seconds, means over [`CostProfile::rounds`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CostProfile {
     /// Device name.
@@ -18,7 +18,7 @@ pub struct CostProfile {
     pub context: f64,
     /// Prompt tokens of a request, mean.
     pub prompt_tokens: f64,
-    /// Rounds behind each median.
+    /// Least rounds behind a mean.
     pub rounds: usize,
     /// One entry a temperature and batch.
     pub batches: Vec<BatchCost>,

@@ -66,6 +66,10 @@ pub struct Plain {
     pub tasks: BTreeMap<String, Counted>,
     /// What it held.
     pub memory: Memory,
+    /// Output tokens per second of its slowest and its fastest stint: how steady the machine was. None in results of
+    /// earlier versions.
+    #[serde(default)]
+    pub stints: Option<[f64; 2]>,
 }
 
 /// What a shorter draft would have committed, from the rounds of a longer one: not measured.
@@ -106,6 +110,9 @@ pub struct Evaluation {
     pub rule: Rule,
     /// Temperature.
     pub temperature: f64,
+    /// Processors that were set besides, by key.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub processors: BTreeMap<String, f64>,
     /// Drafted tokens per round, of a tree on its longest path.
     pub length: usize,
     /// What a round drafted.
@@ -136,8 +143,12 @@ pub struct Evaluation {
     pub tokens_per_second: f64,
     /// Output tokens per second of the plain path.
     pub plain_tokens_per_second: f64,
-    /// Ratio of the two rates, measured in one process.
+    /// Ratio of the two rates, measured by turns in one process.
     pub speedup: f64,
+    /// The same with its 95 % interval, resampled by stints of questions that both answered one after the other; none in
+    /// results of earlier versions.
+    #[serde(default)]
+    pub speedup_interval: Option<Interval>,
     /// Prompts whose text equals the plain path's, where rule and seed promise that; the rest differ by rounding.
     pub same_text: Option<usize>,
     /// Rejections without residual mass that fell back to the target.
@@ -151,6 +162,11 @@ pub struct Evaluation {
     /// Shorter lengths that were not measured, estimated from this measurement's rounds.
     #[serde(default)]
     pub estimates: Vec<Estimate>,
+}
+
+/// Processors in words, such as `top_p = 0.9, repetition_penalty = 1.1`; empty for none.
+pub fn listed(processors: &BTreeMap<String, f64>) -> String {
+    processors.iter().map(|(key, value)| format!("{key} = {value}")).collect::<Vec<_>>().join(", ")
 }
 
 /// The length at which most tokens per second were measured, 0 for plain decoding, among evaluations that differ in the

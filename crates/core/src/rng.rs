@@ -27,6 +27,8 @@ pub enum Purpose {
     Noise = 7,
     /// Resampling of questions for an interval.
     Bootstrap = 8,
+    /// The processors that a conversation is trained under.
+    Policy = 9,
 }
 
 /// The address of a draw.

@@ -16,6 +16,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 use serde::{Deserialize, Serialize};
+use spectrain_core::stats;
 
 use crate::store::{AtomicFile, StoreError, column, elements, u32_lists};
 
@@ -39,6 +40,8 @@ pub enum Finish {
     Stop,
     /// The length cap was reached.
     Length,
+    /// The processors left no token that could follow.
+    Masked,
 }
 
 impl Finish {
@@ -46,6 +49,17 @@ impl Finish {
         match self {
             Self::Stop => "stop",
             Self::Length => "length",
+            Self::Masked => "masked",
+        }
+    }
+}
+
+impl From<stats::Finish> for Finish {
+    fn from(finish: stats::Finish) -> Self {
+        match finish {
+            stats::Finish::Stop => Self::Stop,
+            stats::Finish::Length => Self::Length,
+            stats::Finish::Masked => Self::Masked,
         }
     }
 }
@@ -176,6 +190,7 @@ fn read_batch(batch: &RecordBatch, path: &Path, rows: &mut Vec<Answer>) -> Resul
             finish: match finish.value(i) {
                 "stop" => Finish::Stop,
                 "length" => Finish::Length,
+                "masked" => Finish::Masked,
                 other => return Err(StoreError::corrupt(path, format!("row {i}: finish `{other}`"))),
             },
             off_policy: off_policy.value(i),

@@ -28,6 +28,10 @@ pub struct TrainBatch {
     pub target_lse: Tensor<1>,
     /// The token that each of those rows predicts, `[targets]`.
     pub labels: Vec<u32>,
+    /// The request that each of those rows belongs to, `[targets]`.
+    pub requests: Vec<u64>,
+    /// Number of the batch in the run, from 1; 0 outside training.
+    pub number: usize,
     /// Tokens of the conversation of every key row, `[keys]`.
     pub lengths: Vec<usize>,
     /// What is added to the taps, in training.
@@ -68,7 +72,7 @@ impl TrainBatch {
         let placed: Vec<_> = rows.iter().filter_map(|row| place(row, steps)).collect();
         let plan = Arc::new(UnrollPlan { segments: placed.iter().map(|p| p.segment).collect() });
         let (mut next, mut taps, mut hidden, mut lse) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut labels = Vec::new();
+        let (mut labels, mut requests) = (Vec::new(), Vec::new());
         let mut tokens = vec![Vec::new(); steps];
         let mut supervised = vec![Vec::new(); steps];
         let mut query = 0;
@@ -84,6 +88,7 @@ impl TrainBatch {
                 hidden.extend(row.last_hidden[i * width..(i + 1) * width].iter().map(|v| v.to_f32()));
                 lse.push(row.logsumexp[i]);
                 labels.push(row.ids[i + 1]);
+                requests.push(row.request);
             }
             for k in 0..steps {
                 for q in 0..segment.queries {
@@ -112,6 +117,8 @@ impl TrainBatch {
             target_hidden: table(hidden, targets),
             target_lse: Tensor::from_data(TensorData::new(lse, [targets]), device),
             labels,
+            requests,
+            number: 0,
             plan,
             lengths: placed.iter().flat_map(|p| vec![p.row.ids.len(); p.segment.keys]).collect(),
             noise: None,

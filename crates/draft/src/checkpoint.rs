@@ -1,13 +1,13 @@
 //! A trained drafter on disk: one safetensors file whose metadata says what it is and which target it belongs to.
 
-use crate::eagle3::names::{EMBEDDING, HEAD};
+use crate::eagle3::names::EMBEDDING;
 use crate::eagle3::{Eagle3, Eagle3Config, Eagle3Drafter, Eagle3Proposer};
 use crate::proposer::Proposer;
 use burn::tensor::{Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 use spectrain_data::draft_vocab::{DraftVocab, DraftVocabError};
 use spectrain_data::weights::{F32Tensor, WeightError, WeightFile, write_safetensors};
-use spectrain_model::{Head, Llama};
+use spectrain_model::Llama;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -188,22 +188,15 @@ impl Checkpoint {
     pub fn eagle3(&self, target: &Llama, device: &Device) -> Result<(Eagle3Drafter, Eagle3), CheckpointError> {
         let DrafterConfig::Eagle3(config) = &self.config;
         let weights = Eagle3::from_file(&self.file, config, device)?;
-        let mut drafter = Eagle3Drafter::new(config.clone(), self.vocab.clone(), target);
-        let table = |name: &str, rows: usize| -> Result<Option<Tensor<2>>, CheckpointError> {
-            let shape = [rows, config.hidden_size];
-            let values = self.own(name, &shape)?;
-            Ok(values.map(|v| Tensor::from_data(TensorData::new(v, shape), target.device())))
-        };
-        if let Some(head) = table(HEAD, config.draft_vocab_size)? {
-            drafter.head = Head::new(head);
-        }
-        if let Some(embedding) = table(EMBEDDING, config.vocab_size)? {
-            drafter.embedding = embedding;
+        let mut drafter = Eagle3Drafter::new(config.clone(), self.vocab.clone(), target).serving(&weights);
+        let shape = [config.vocab_size, config.hidden_size];
+        if let Some(embedding) = self.own(EMBEDDING, &shape)? {
+            drafter.embedding = Tensor::from_data(TensorData::new(embedding, shape), target.device());
         }
         Ok((drafter, weights))
     }
 
-    /// The drafter's own `name`, [`HEAD`] or [`EMBEDDING`]; `None` where it shares its target's.
+    /// The drafter's own `name`, its head or embedding; `None` where it shares its target's.
     pub(crate) fn own(&self, name: &str, shape: &[usize]) -> Result<Option<Vec<f32>>, WeightError> {
         self.file.has(name).then(|| self.file.tensor_f32(name, shape)).transpose()
     }

@@ -2,10 +2,13 @@
 //!
 //! A drafter runs the frontier of all slots in one pass, hands over its logits, and asks for the next frontier.
 
+use crate::drawing::Drawing;
 use crate::proposer::{Draft, Plan};
+use spectrain_core::process::RowError;
 use spectrain_core::rules::Keyed;
 use spectrain_core::tree::{Eagle2, SampledTree, Shape, Tree, TreeError};
 use spectrain_kernels::softmax::probabilities;
+use std::borrow::Cow;
 
 /// A tree under construction. Tokens are entries of the draft vocabulary; node 0 is the root.
 pub(crate) enum Growing {
@@ -14,7 +17,7 @@ pub(crate) enum Growing {
     /// [`Plan::Dynamic`]
     Dynamic { tree: Eagle2, nodes: usize, levels: usize },
     /// [`Plan::Sampled`]
-    Sampled { tree: Shaped<SampledTree>, temperature: f64, chance: Keyed },
+    Sampled { tree: Shaped<SampledTree>, chance: Keyed },
 }
 
 /// A tree that fills a shape.
@@ -61,9 +64,9 @@ impl Growing {
                 let tree = Eagle2::new(ROOT, 0, *width);
                 Some(Self::Dynamic { tree, nodes: *nodes, levels: *depth })
             }
-            Plan::Sampled { shape, temperature, replacement } => {
+            Plan::Sampled { shape, replacement } => {
                 let tree = Shaped::new(shape, SampledTree::root(ROOT, 0, *replacement));
-                Some(Self::Sampled { tree, temperature: *temperature, chance })
+                Some(Self::Sampled { tree, chance })
             }
         }
     }
@@ -96,30 +99,49 @@ impl Growing {
         }
     }
 
-    /// Adds a level below the frontier; `logits` holds a row of `width` entries for each of its nodes.
+    /// Target tokens from the root, which is left out, to a node.
+    fn path(&self, node: usize, d2t: &[u32]) -> Vec<u32> {
+        let up = |&node: &usize| Some(self.parent(node));
+        let nodes = std::iter::successors(Some(node), up).take_while(|&node| node > 0);
+        let mut path: Vec<u32> = nodes.map(|node| d2t[self.token(node) as usize]).collect();
+        path.reverse();
+        path
+    }
+
+    /// Adds a level below the frontier, if there is one; `logits` holds a row of the draft vocabulary for each of its nodes.
     ///
     /// # Errors
-    /// [`TreeError`] if a logit is not a number.
-    pub(crate) fn expand(&mut self, logits: &[f32], width: usize) -> Result<(), TreeError> {
-        let rows = logits.chunks_exact(width);
+    /// [`RowError`] for logits that make no distribution.
+    pub(crate) fn expand(&mut self, logits: &[f32], drawing: &Drawing) -> Result<(), RowError> {
+        // Deeper trees of the same batch may still grow.
+        if self.frontier().is_empty() {
+            return Ok(());
+        }
+        let paths: Vec<Vec<u32>> = self.frontier().iter().map(|&node| self.path(node, drawing.d2t)).collect();
+        let rows = logits.chunks_exact(drawing.d2t.len()).zip(&paths);
+        let ranked = rows.clone().map(|(row, path)| drawing.ranked(row, path));
         match self {
-            Self::Ranked(shaped) => rank(shaped, rows),
+            Self::Ranked(shaped) => rank(shaped, ranked.collect::<Result<_, _>>()?),
             Self::Dynamic { tree, levels, .. } => {
                 *levels -= 1;
-                tree.expand(&rows.map(log_probabilities).collect::<Vec<_>>())
+                let log_q = ranked.map(|row| Ok(log_probabilities(&row?))).collect::<Result<Vec<_>, RowError>>()?;
+                tree.expand(&log_q).expect("log probabilities of every frontier node");
             }
-            Self::Sampled { tree: shaped, temperature, chance } => {
+            Self::Sampled { tree: shaped, chance } => {
                 let mut next = Vec::new();
-                for (node, row) in std::mem::take(&mut shaped.frontier).into_iter().zip(rows) {
-                    let count = shaped.shape.child_count(shaped.place[node]);
-                    shaped.tree.extend(node, probabilities(row, *temperature), count, chance)?;
+                for (node, (row, path)) in std::mem::take(&mut shaped.frontier).into_iter().zip(rows) {
+                    let q = drawing.q(row, path)?;
+                    // Nothing can be drawn where no token may follow, which was known before.
+                    let barred = q.iter().all(|&mass| mass == 0.0);
+                    let count = if barred { 0 } else { shaped.shape.child_count(shaped.place[node]) };
+                    shaped.tree.extend(node, q, count, chance).expect("a distribution at every node, in order");
                     let children = shaped.tree.drawn(node).map_or(Vec::new(), |(_, children)| children.to_vec());
                     shaped.enter(node, children, &mut next);
                 }
                 shaped.frontier = next;
-                Ok(())
             }
         }
+        Ok(())
     }
 
     /// The whole tree, in target tokens.
@@ -139,22 +161,21 @@ impl Growing {
 }
 
 /// Gives every frontier node as many of its most likely tokens as the shape has children there.
-fn rank<'a>(shaped: &mut Shaped<Tree>, rows: impl Iterator<Item = &'a [f32]>) -> Result<(), TreeError> {
+fn rank(shaped: &mut Shaped<Tree>, rows: Vec<Cow<[f32]>>) {
     let mut nodes: Vec<(usize, u32)> =
         (1..shaped.tree.len()).map(|n| (shaped.tree.parent(n).unwrap_or(0), shaped.tree.token(n))).collect();
     let mut next = Vec::new();
     for (node, row) in std::mem::take(&mut shaped.frontier).into_iter().zip(rows) {
         let first = nodes.len() + 1;
         let count = shaped.shape.child_count(shaped.place[node]);
-        nodes.extend(largest(row, count).into_iter().map(|token| (node, token)));
+        nodes.extend(largest(&row, count).into_iter().map(|token| (node, token)));
         shaped.enter(node, first..=nodes.len(), &mut next);
     }
-    shaped.tree = Tree::new(ROOT, 0, &nodes)?;
+    shaped.tree = Tree::new(ROOT, 0, &nodes).expect("different children behind their parents");
     shaped.frontier = next;
-    Ok(())
 }
 
-/// Entries of the `count` largest logits, largest first, the lower one among equals.
+/// Entries of the `count` largest logits, largest first, the lower one among equals; barred ones are left out.
 fn largest(logits: &[f32], count: usize) -> Vec<u32> {
     let order = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
     let mut entries: Vec<u32> = (0..logits.len() as u32).collect();
@@ -163,10 +184,14 @@ fn largest(logits: &[f32], count: usize) -> Vec<u32> {
         entries.truncate(count);
     }
     entries.sort_unstable_by(order);
+    entries.retain(|&entry| logits[entry as usize] > f32::NEG_INFINITY);
     entries
 }
 
-/// Log softmax of one row.
+/// Log softmax of one row; a row without a token has none.
 fn log_probabilities(logits: &[f32]) -> Vec<f64> {
+    if logits.iter().all(|&logit| logit == f32::NEG_INFINITY) {
+        return vec![f64::NEG_INFINITY; logits.len()];
+    }
     probabilities(logits, 1.0).into_iter().map(f64::ln).collect()
 }

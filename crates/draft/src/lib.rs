@@ -2,6 +2,7 @@
 
 pub mod batch;
 pub mod checkpoint;
+mod drawing;
 mod dropout;
 pub mod eagle3;
 pub mod export;
@@ -10,6 +11,7 @@ mod growing;
 mod numbered;
 pub mod objective;
 pub mod proposer;
+mod round_starts;
 pub mod untrained;
 
 pub use batch::TrainBatch;
@@ -17,6 +19,6 @@ pub use checkpoint::{Checkpoint, CheckpointError};
 pub use dropout::Dropout;
 pub use eagle3::{Eagle3, Eagle3Config, Eagle3Drafter, Eagle3Proposer, TapScale};
 pub use feature_noise::FeatureNoise;
-pub use objective::{Objective, StepLoss};
+pub use objective::{Objective, OutputHeads, PolicyShare, StepLoss};
 pub use proposer::{Draft, DrafterMemory, Observed, Plan, Proposer, Wanted};
 pub use untrained::ProposerKind;

@@ -1,20 +1,31 @@
 //! What a drafter does at run time, whatever its kind.
 
+use crate::drawing::Drawing;
 use burn::tensor::Tensor;
-use spectrain_core::rng::sample_index;
-use spectrain_core::rules::Keyed;
+use spectrain_core::process::RowError;
+use spectrain_core::rng::{Purpose, sample_index};
+use spectrain_core::rules::{Ask, Chance};
 use spectrain_core::tree::{Replacement, SampledTree, Shape, Tree, TreeError};
-use spectrain_kernels::softmax::probabilities;
-use spectrain_model::sample::argmax;
-use std::collections::BTreeSet;
+use spectrain_model::Prefix;
 
 /// A slot that is asked for a draft.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wanted {
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
     /// The slot.
     pub slot: usize,
+    /// What is drafted.
+    pub plan: &'a Plan,
     /// Most tokens of its chain, up to the plan's; trees are drafted whole.
     pub length: usize,
+    /// The text that the draft continues. Tokens are drawn under [`Purpose::Draft`].
+    pub prefix: Prefix<'a>,
+}
+
+impl<'a> Wanted<'a> {
+    /// All of `plan`.
+    pub fn whole(slot: usize, plan: &'a Plan, prefix: Prefix<'a>) -> Self {
+        Self { slot, plan, length: plan.depth(), prefix }
+    }
 }
 
 /// Tokens that one slot has newly committed, with the target features that belong to them.
@@ -29,12 +40,12 @@ pub struct Observed {
 }
 
 /// How draft tokens are picked.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pick {
     /// The most likely one; the lowest id among equals.
     Argmax,
-    /// Drawn from the drafter's distribution at this temperature.
-    Sample(f64),
+    /// Drawn from the drafter's distribution under the request's processors.
+    Sample,
 }
 
 /// What a round proposes for every request. A draft may turn out smaller.
@@ -58,12 +69,10 @@ pub enum Plan {
         /// Children of a node, and nodes that are expanded a depth.
         width: usize,
     },
-    /// A fixed shape whose children are drawn from the drafter's distribution.
+    /// A fixed shape whose children are drawn from the drafter's distribution under the request's processors.
     Sampled {
         /// Draws at every node.
         shape: Shape,
-        /// Temperature of the distribution.
-        temperature: f64,
         /// How siblings are drawn.
         replacement: Replacement,
     },
@@ -73,6 +82,11 @@ impl Plan {
     /// A chain of `length` tokens.
     pub fn chain(length: usize, pick: Pick) -> Self {
         Self::Chain { length, pick }
+    }
+
+    /// How the tokens of a chain are picked, also of one that a drafter of chains answers a tree with.
+    pub fn pick(&self) -> Pick {
+        if let Self::Chain { pick, .. } = *self { pick } else { Pick::Argmax }
     }
 
     /// Most drafted tokens.
@@ -130,19 +144,27 @@ impl Draft {
         }
     }
 
-    /// Appends the token picked from one row of draft `logits`.
-    pub(crate) fn push(&mut self, logits: &[f32], pick: Pick, d2t: &[u32], uniform: impl FnOnce() -> f64) {
+    /// Appends the token picked from one row of draft `logits`; the chain ends where no token may follow.
+    pub(crate) fn push(&mut self, logits: &[f32], pick: Pick, drawing: &Drawing) -> Result<(), RowError> {
         let index = match pick {
-            Pick::Argmax => argmax(logits) as usize,
-            Pick::Sample(temperature) => {
-                let q = probabilities(logits, temperature);
-                let index = sample_index(&q, uniform());
+            Pick::Argmax => match drawing.best(logits, &self.tokens)? {
+                Some(best) => best,
+                None => return Ok(()),
+            },
+            Pick::Sample => {
+                let q = drawing.q(logits, &self.tokens)?;
+                if q.iter().all(|&mass| mass == 0.0) {
+                    return Ok(());
+                }
+                let ask = Ask { depth: self.tokens.len(), purpose: Purpose::Draft, index: 0 };
+                let index = sample_index(&q, drawing.prefix.chance().uniform(ask));
                 self.q.push(q);
                 index
             }
         };
-        self.tokens.push(d2t[index]);
+        self.tokens.push(drawing.d2t[index]);
         self.logits.push(logits.to_vec());
+        Ok(())
     }
 
     /// The draft as a tree behind the token `root` at `position`.
@@ -170,11 +192,6 @@ pub struct DrafterMemory {
     pub provisional: usize,
 }
 
-/// Source of the draws of `slot` in this round, which are asked for under [`Purpose::Draft`].
-///
-/// [`Purpose::Draft`]: spectrain_core::rng::Purpose::Draft
-pub type Draws<'a> = dyn Fn(usize) -> Keyed + Sync + 'a;
-
 /// A drafter at run time: it follows the committed text of several slots and proposes chains or trees behind it.
 pub trait Proposer {
     /// Taps of the target whose features [`Self::observe`] reads.
@@ -200,27 +217,12 @@ pub trait Proposer {
     /// tap, packed in the order of `observed`.
     fn observe(&mut self, observed: &[Observed], features: Vec<Tensor<2>>);
 
-    /// Proposes for each of `slots`, all of which were observed since their last change. A drafter that makes chains
-    /// only may answer every plan but [`Plan::Sampled`] with one, of [`Plan::depth`] tokens at most.
-    fn draft(&mut self, slots: &[usize], plan: &Plan, draws: &Draws) -> Vec<Draft>;
-
-    /// As [`Self::draft`], where the chains of `wanted` may be of different lengths; one call for every length, unless
-    /// a drafter can do better.
-    fn draft_each(&mut self, wanted: &[Wanted], plan: &Plan, draws: &Draws) -> Vec<Draft> {
-        let Plan::Chain { pick, .. } = *plan else {
-            let slots: Vec<usize> = wanted.iter().map(|w| w.slot).collect();
-            return self.draft(&slots, plan, draws);
-        };
-        let mut drafts = vec![Draft::default(); wanted.len()];
-        let lengths: BTreeSet<usize> = wanted.iter().map(|w| w.length).filter(|&length| length > 0).collect();
-        for length in lengths {
-            let own: Vec<usize> = (0..wanted.len()).filter(|&i| wanted[i].length == length).collect();
-            let slots: Vec<usize> = own.iter().map(|&i| wanted[i].slot).collect();
-            let found = self.draft(&slots, &Plan::chain(length, pick), draws);
-            own.into_iter().zip(found).for_each(|(i, draft)| drafts[i] = draft);
-        }
-        drafts
-    }
+    /// Proposes for each of `wanted`, whose slots were observed since their last change. A drafter that makes chains only
+    /// may answer every plan but [`Plan::Sampled`] with one, of [`Plan::depth`] tokens at most.
+    ///
+    /// # Errors
+    /// [`RowError`] when the drafter's logits make no distribution.
+    fn draft(&mut self, wanted: &[Wanted]) -> Result<Vec<Draft>, RowError>;
 
     /// What is held for rounds of `plan`.
     fn memory(&self, plan: &Plan) -> DrafterMemory;

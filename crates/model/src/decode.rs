@@ -3,13 +3,12 @@
 //! A batch is refilled as soon as a request ends: a new request's prompt runs in the same pass as the single tokens of
 //! the others, which packed rows make free of padding.
 
-use crate::sample::choose;
-use crate::{KvCache, Llama, SlotRows};
+use crate::{KvCache, Llama, Prefix, SlotRows};
 use burn::tensor::Tensor;
 use rayon::prelude::*;
-use spectrain_core::constraint::{ConstraintError, restrict};
-use spectrain_core::form::{Follower, Form};
-use spectrain_core::rng::{Key, Purpose};
+use spectrain_core::constraint::ConstraintError;
+use spectrain_core::form::{Ends, Follower, Form};
+use spectrain_core::process::{Processors, RowError};
 use spectrain_core::stats::{Arrival, Timeline};
 use spectrain_kernels::rope::indices;
 use std::time::Instant;
@@ -23,8 +22,8 @@ pub struct Request {
     pub prompt: Vec<u32>,
     /// Most tokens to write.
     pub max_new_tokens: usize,
-    /// Sampling temperature; 0 is greedy.
-    pub temperature: f64,
+    /// From logits to the distribution that is sampled; a temperature of 0 is greedy.
+    pub sampling: Processors,
     /// Seed of the draws.
     pub seed: u64,
     /// What the answer's text must be like.
@@ -32,9 +31,14 @@ pub struct Request {
 }
 
 impl Request {
-    /// Key of the draw for the token at absolute position `position`.
-    pub fn key(&self, position: usize, purpose: Purpose) -> Key {
-        Key::new(self.seed, self.id, position as u64, purpose)
+    /// Where its answer ends if `end_tokens` end answers.
+    pub fn ends<'a>(&self, end_tokens: &'a [u32]) -> Ends<'a> {
+        Ends { tokens: end_tokens, max_tokens: self.max_new_tokens, min_tokens: self.sampling.min_length }
+    }
+
+    /// The start of its answer.
+    pub fn follow(&self, end_tokens: &[u32]) -> Follower {
+        self.form.follow(self.ends(end_tokens))
     }
 }
 
@@ -79,19 +83,22 @@ impl Active {
         if cached == 0 { &self.request.prompt } else { &self.answer[self.answer.len() - 1..] }
     }
 
-    /// Adds the token that the target chooses, if one may follow, and returns how many were added. The logits are those
-    /// behind the text so far.
-    fn extend(&mut self, logits: &mut [f32]) -> usize {
-        if self.follower.mask().is_some_and(|mask| !restrict(logits, &mask)) {
-            self.finish = Some(self.follower.exhausted());
-            return 0;
-        }
-        let position = self.request.prompt.len() + self.answer.len();
-        let token = choose(logits, self.request.temperature, self.request.key(position, Purpose::Target));
-        let outcome = self.follower.commit(&[token]);
-        self.answer.extend_from_slice(&[token][..outcome.kept]);
-        self.finish = outcome.finish;
-        outcome.kept
+    /// Adds the token that the target chooses by the logits behind the text so far, or ends where none may follow.
+    fn extend(&mut self, logits: &[f32], stop: &[u32]) -> Result<(), RowError> {
+        let Self { request, answer, follower, .. } = self;
+        let chosen = Prefix { request, answer, end_tokens: stop, state: follower.state() }.choose(logits)?;
+        self.finish = match chosen {
+            None => Some(Finish::Masked),
+            Some(token) => {
+                self.answer.push(token);
+                self.follower.commit(&[token]).finish
+            }
+        };
+        Ok(())
+    }
+
+    fn masked(&self) -> bool {
+        self.finish == Some(Finish::Masked)
     }
 }
 
@@ -99,13 +106,16 @@ impl Decoder<'_> {
     /// Answers `requests`, none of which needs more than `capacity` tokens of prompt and answer. They are taken as
     /// slots become free; `done` is called as each ends, `progress` with the tokens written by each pass. Returns the
     /// bytes of the key/value cache.
+    ///
+    /// # Errors
+    /// [`RowError`] when logits make no distribution.
     pub fn run(
         &self,
         requests: impl IntoIterator<Item = Request>,
         capacity: usize,
         mut done: impl FnMut(Completion),
         mut progress: impl FnMut(usize),
-    ) -> usize {
+    ) -> Result<usize, RowError> {
         let start = Instant::now();
         let mut waiting = requests.into_iter().fuse();
         let mut slots: Vec<Option<Active>> = (0..self.batch).map(|_| None).collect();
@@ -115,34 +125,31 @@ impl Decoder<'_> {
                 cache.clear(slot);
                 let timeline = Timeline::starting(start.elapsed().as_secs_f64());
                 *active = waiting.next().map(|request| {
-                    let follower = request.form.follow(self.stop, request.max_new_tokens);
+                    let follower = request.follow(self.stop);
                     Active { request, answer: Vec::new(), timeline, follower, finish: None }
                 });
             }
-            let written = self.pass(&mut slots, &mut cache);
-            if written.is_empty() {
-                return cache.bytes();
+            if slots.iter().all(Option::is_none) {
+                return Ok(cache.bytes());
             }
-            progress(written.iter().sum());
-            let at = start.elapsed().as_secs_f64();
-            for (active, tokens) in slots.iter_mut().flatten().zip(written) {
-                active.timeline.arrivals.push(Arrival { at, tokens });
-            }
+            self.pass(&mut slots, &mut cache)?;
+            let arrival = Arrival { at: start.elapsed().as_secs_f64(), tokens: 1 };
+            let wrote = slots.iter_mut().flatten().filter(|active| !active.masked());
+            progress(wrote.map(|active| active.timeline.arrivals.push(arrival)).count());
             for slot in &mut slots {
                 if let Some(finish) = slot.as_ref().and_then(|a| a.finish)
                     && let Some(active) = slot.take()
                 {
                     let Active { request, answer, timeline, follower, .. } = active;
-                    let failure = follower.failure().cloned();
+                    let failure = follower.failure(finish);
                     done(Completion { id: request.id, ids: answer, finish, timeline, failure });
                 }
             }
         }
     }
 
-    /// One forward pass over every active slot. Returns the tokens that each gained: one, or none where nothing may
-    /// follow.
-    fn pass(&self, slots: &mut [Option<Active>], cache: &mut KvCache) -> Vec<usize> {
+    /// One forward pass over every active slot; each gains one token, unless none may follow.
+    fn pass(&self, slots: &mut [Option<Active>], cache: &mut KvCache) -> Result<(), RowError> {
         let mut ids = Vec::new();
         let mut rows = Vec::new();
         let mut last = Vec::new();
@@ -152,17 +159,15 @@ impl Decoder<'_> {
             rows.push(SlotRows::chain(slot, pending.len()));
             last.push(ids.len() - 1);
         }
-        if ids.is_empty() {
-            return Vec::new();
-        }
         let plan = cache.plan(&rows);
         let hidden = self.target.forward(&ids, &plan, cache, &[]).hidden;
         rows.iter().for_each(|r| cache.commit(r.slot, r.rows));
         let hidden = hidden.select(0, indices(last.iter().copied(), self.target.device()));
-        let mut logits = host_rows(self.target.logits(hidden));
-        let rows = logits.par_chunks_mut(self.target.config().vocab_size);
+        let logits = host_rows(self.target.logits(hidden));
+        let vocabulary = self.target.config().vocab_size;
         let active: Vec<&mut Active> = slots.iter_mut().flatten().collect();
-        active.into_par_iter().zip(rows).map(|(active, logits)| active.extend(logits)).collect()
+        let rows = logits.par_chunks(vocabulary);
+        active.into_par_iter().zip(rows).try_for_each(|(active, logits)| active.extend(logits, self.stop))
     }
 }
 

@@ -8,10 +8,11 @@ mod decode;
 pub mod llama;
 pub mod sample;
 
-pub use cache::{KvCache, ParentOrder, SlotRows, bytes};
+pub use cache::{KvCache, Pages, ParentOrder, SlotRows, bytes};
 pub use config::LlamaConfig;
 pub use decode::{Completion, Decoder, Finish, Request, host_rows};
 pub use llama::{Features, Llama};
+pub use sample::Prefix;
 
 /// Why a target model could not be loaded.
 #[derive(Debug, thiserror::Error)]

@@ -1,6 +1,6 @@
 //! The Llama architecture on packed ragged rows.
 
-use crate::{Head, KvCache, LlamaConfig, ModelError, SlotRows, bytes};
+use crate::{Head, KvCache, LlamaConfig, ModelError, Pages, SlotRows, bytes};
 use burn::tensor::{Device, Tensor, TensorData};
 use spectrain_data::weights::WeightDir;
 use spectrain_kernels::cached_attention::{CachedPlan, cached_attention};
@@ -149,7 +149,12 @@ impl Llama {
 
     /// A cache for `slots` requests of up to `capacity` tokens.
     pub fn cache(&self, slots: usize, capacity: usize) -> KvCache {
-        KvCache::new(self.config.layers, slots, capacity, self.config.heads, &self.device)
+        self.cache_of(slots, capacity, Pages::full(slots, capacity))
+    }
+
+    /// A cache for `slots` requests of up to `capacity` tokens, which share `pages`.
+    pub fn cache_of(&self, slots: usize, capacity: usize, pages: Pages) -> KvCache {
+        KvCache::paged(self.config.layers, (slots, capacity), pages, self.config.heads, &self.device)
     }
 
     /// Runs the packed rows `ids` of `plan`, writing their keys and values to `cache` (committed by the caller).

@@ -33,7 +33,7 @@ pub fn cost_table(profile: &CostProfile) -> String {
         }));
     }
     let about = format!(
-        "{}, {}: milliseconds, medians of {} rounds at {} tokens of context; break-even is in tokens per target call\n",
+        "{}, {}: milliseconds, means of {} rounds or more at {} tokens of context; break-even is in tokens per target call\n",
         profile.device,
         profile.dtype,
         profile.rounds,

@@ -1,6 +1,6 @@
 //! Numbers as text. A figure that was not measured, or cannot exist, is a dash and never `NaN`.
 
-use spectrain_core::evaluation::Seconds;
+use spectrain_core::evaluation::{Evaluation, Seconds};
 
 const NONE: &str = "–";
 
@@ -17,6 +17,14 @@ pub fn percent(part: f64, whole: f64) -> String {
 /// A speedup as `0.76×`.
 pub fn times(value: f64) -> String {
     if value.is_finite() { format!("{value:.2}×") } else { NONE.to_string() }
+}
+
+/// The measured speedup of `e`, with its interval where there is one.
+pub fn speedup(e: &Evaluation) -> String {
+    match e.speedup_interval {
+        Some(i) if e.speedup.is_finite() => format!("{} [{}, {}]", times(e.speedup), fixed(i.low, 2), fixed(i.high, 2)),
+        _ => times(e.speedup),
+    }
 }
 
 /// Values with `digits` decimals each, blank-separated.

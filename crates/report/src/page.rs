@@ -6,7 +6,7 @@ use crate::training::TrainingPoint;
 use crate::transcript::Transcript;
 use crate::words::WORDS;
 use crate::{measured, speed, tables, training, transcript, waterfall};
-use spectrain_core::evaluation::Evaluation;
+use spectrain_core::evaluation::{Evaluation, listed};
 use spectrain_core::waterfall::Waterfall;
 
 const STYLE: &str = concat!(include_str!("colours.css"), include_str!("figure.css"), include_str!("page.css"));
@@ -89,10 +89,11 @@ impl Report {
 /// Facts that the evaluations know, different values of one fact side by side.
 fn derived(evaluations: &[Evaluation]) -> Vec<(String, String)> {
     type Fact = (&'static str, fn(&Evaluation) -> String);
-    const FACTS: [Fact; 8] = [
+    const FACTS: [Fact; 9] = [
         ("rule", |e| e.rule.to_string()),
         ("guarantee", |e| e.guarantee.clone()),
         ("temperature", |e| e.temperature.to_string()),
+        ("processors", |e| listed(&e.processors)),
         ("prompts", |e| e.overall.questions.to_string()),
         ("longest answer", |e| format!("{} tokens", e.max_new_tokens)),
         ("batch", |e| e.batch.to_string()),

@@ -3,7 +3,7 @@
 //! A name holds the rule and the temperature, and else only what differs between the evaluations shown: nobody wants
 //! to read the same seed eight times.
 
-use spectrain_core::evaluation::Evaluation;
+use spectrain_core::evaluation::{Evaluation, listed};
 
 /// Evaluations that differ in the drafted length alone, shortest first.
 pub struct Group<'a> {
@@ -52,19 +52,25 @@ pub fn curves(evaluations: &[Evaluation]) -> impl Iterator<Item = &[Evaluation]>
 fn labels(evaluations: &[Evaluation]) -> Vec<String> {
     let all: Vec<_> = evaluations.iter().map(settings).collect();
     let differs = |i: usize| all.iter().any(|s| s[i].1 != all[0][i].1);
-    let shown: Vec<bool> = (0..all.first().map_or(0, |s| s.len())).map(|i| i < 2 || differs(i)).collect();
-    let name = |settings: &[(&str, String); 6]| {
-        let parts = settings.iter().zip(&shown).filter(|(_, shown)| **shown);
+    let shown: Vec<bool> = (0..all.first().map_or(0, |s| s.len()))
+        .map(|i| i < 2 || differs(i) || i == PROCESSORS && !all[0][i].1.is_empty())
+        .collect();
+    let name = |settings: &[(&str, String); 7]| {
+        let parts = settings.iter().zip(&shown).filter(|((_, value), shown)| **shown && !value.is_empty());
         parts.map(|((key, value), _)| format!("{key}{value}")).collect::<Vec<_>>().join(", ")
     };
     all.iter().map(name).collect()
 }
 
+/// Where the processors stand among the settings: they are named wherever they are set.
+const PROCESSORS: usize = 2;
+
 /// Everything that an evaluation was asked for, with a short word before it, but the drafted length.
-fn settings(e: &Evaluation) -> [(&'static str, String); 6] {
+fn settings(e: &Evaluation) -> [(&'static str, String); 7] {
     [
         ("", e.rule.to_string()),
         ("T = ", e.temperature.to_string()),
+        ("", listed(&e.processors)),
         ("batch ", e.batch.to_string()),
         ("at most ", format!("{} tokens", e.max_new_tokens)),
         ("seed ", e.seed.to_string()),

@@ -1,12 +1,12 @@
 //! The table for the terminal: a line for every temperature and length, its tasks below if asked for.
 
-use crate::number::{fixed, times};
+use crate::number::{fixed, speedup, times};
 use crate::series::curves;
 use spectrain_core::evaluation::{Counted, Evaluation, fastest};
 use spectrain_core::rules::Guarantee;
 use std::collections::BTreeMap;
 
-const HEADER: [&str; 8] = ["T", "rule", "K", "tokens/call [95 %]", "accepted", "tokens/s", "speedup", ""];
+const HEADER: [&str; 8] = ["T", "rule", "K", "tokens/call [95 %]", "accepted", "tokens/s", "speedup [95 %]", ""];
 
 /// Columns of names, which start at the left; numbers end at the right.
 const NAMES: [usize; 2] = [1, 7];
@@ -17,8 +17,8 @@ struct Line<'a> {
     length: usize,
     overall: &'a Counted,
     tasks: &'a BTreeMap<String, Counted>,
-    /// Tokens per second and speedup, where they were measured.
-    speed: Option<(f64, f64)>,
+    /// Tokens per second, and the speedup as text, where they were measured.
+    speed: Option<(f64, String)>,
     mark: &'static str,
 }
 
@@ -35,6 +35,7 @@ pub fn table(evaluations: &[Evaluation], tasks: bool) -> String {
         }
     }
     let mut text = aligned(&rows, &NAMES);
+    text.extend(curves(evaluations).filter_map(|curve| steadiness(&curve[0])));
     if evaluations.iter().any(|e| e.guarantee == Guarantee::Approximate.name()) {
         text += "rules of the guarantee `approximate` change the target's law: their figures are not lossless\n";
     }
@@ -51,7 +52,7 @@ fn lines(curve: &[Evaluation]) -> Vec<Line<'_>> {
         length: 0,
         overall: &p.overall,
         tasks: &p.tasks,
-        speed: Some((first.plain_tokens_per_second, 1.0)),
+        speed: Some((first.plain_tokens_per_second, times(1.0))),
         mark: mark(0),
     });
     let measured = curve.iter().map(|e| Line {
@@ -59,7 +60,7 @@ fn lines(curve: &[Evaluation]) -> Vec<Line<'_>> {
         length: e.length,
         overall: &e.overall,
         tasks: &e.tasks,
-        speed: Some((e.tokens_per_second, e.speedup)),
+        speed: Some((e.tokens_per_second, speedup(e))),
         mark: mark(e.length),
     });
     let estimated = curve.iter().flat_map(|e| &e.estimates).map(|s| Line {
@@ -78,11 +79,18 @@ fn lines(curve: &[Evaluation]) -> Vec<Line<'_>> {
 impl Line<'_> {
     fn cells(&self, temperature: f64) -> Vec<String> {
         let [tokens, accepted] = counts(self.overall);
-        let (rate, speedup) = self.speed.unwrap_or((f64::NAN, f64::NAN));
-        let (rate, speedup) = (fixed(rate, 1), times(speedup));
+        let (rate, speedup) = self.speed.clone().unwrap_or((f64::NAN, times(f64::NAN)));
+        let rate = fixed(rate, 1);
         let length = self.length.to_string();
         vec![temperature.to_string(), self.rule.clone(), length, tokens, accepted, rate, speedup, self.mark.to_string()]
     }
+}
+
+/// How steady the machine was while the curve of `e` was measured.
+fn steadiness(e: &Evaluation) -> Option<String> {
+    let [slowest, fastest] = e.plain.as_ref()?.stints?;
+    let (slowest, fastest) = (fixed(slowest, 1), fixed(fastest, 1));
+    Some(format!("T = {}: plain decoding ran at {slowest} to {fastest} tokens/s from stint to stint\n", e.temperature))
 }
 
 fn task(name: &str, counted: &Counted) -> Vec<String> {

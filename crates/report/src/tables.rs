@@ -1,7 +1,7 @@
 //! The tables of the page.
 
 use crate::markup::Markup;
-use crate::number::{fixed, list, parts, percent, times};
+use crate::number::{fixed, list, parts, percent, speedup};
 use crate::series::curves;
 use spectrain_core::evaluation::{Counted, Evaluation, Memory};
 use spectrain_core::stats::latency::Spread;
@@ -89,7 +89,7 @@ pub fn speed(m: &mut Markup, evaluations: &[Evaluation]) {
             e.batch.to_string(),
             fixed(e.tokens_per_second, 1),
             fixed(e.plain_tokens_per_second, 1),
-            times(e.speedup),
+            speedup(e),
         ];
         row.extend(parts.map(|part| percent(part, whole)));
         row.extend([percent(rest.max(0.0), whole), same, e.residual_fallbacks.to_string()]);
@@ -102,7 +102,7 @@ pub fn speed(m: &mut Markup, evaluations: &[Evaluation]) {
         "batch",
         "tokens/s",
         "plain tokens/s",
-        "speedup",
+        "speedup [95 %]",
         "draft %",
         "verify %",
         "sample %",

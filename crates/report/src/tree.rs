@@ -1,6 +1,6 @@
 //! Trees beside chains of as many nodes, which cost the target as much: figures of the two never share a column.
 
-use crate::number::{fixed, times};
+use crate::number::{fixed, speedup};
 use crate::table::aligned;
 use spectrain_core::evaluation::Evaluation;
 use spectrain_core::tree::TreeKind;
@@ -40,5 +40,5 @@ pub fn tree_table(evaluations: &[Evaluation]) -> String {
 
 fn figures(e: &Evaluation) -> [String; 4] {
     let tokens = fixed(e.overall.acceptance.tokens_per_target_call, 3);
-    [e.rule.to_string(), tokens, fixed(e.tokens_per_second, 1), times(e.speedup)]
+    [e.rule.to_string(), tokens, fixed(e.tokens_per_second, 1), speedup(e)]
 }

@@ -33,7 +33,8 @@ pub const WORDS: [(&str, &str); 21] = [
     (
         "speedup",
         "Output tokens per second with drafts over those of plain decoding, which is separate code and answered the \
-         same requests in the same process.",
+         same requests in the same process, by turns: a few questions each, so that both meet the same machine. The \
+         interval is resampled by these stints.",
     ),
     ("draft", "Share of the speculative run spent in the drafter, its own cache included."),
     ("verify", "Share spent in target passes."),

@@ -53,6 +53,7 @@ impl Trainer<'_> {
         let (c, unroll) = (self.config, self.objective.step_weights.len());
         let batch = TrainBatch::new(rows, unroll, &self.drafter.embedding.device());
         let mut batch = batch.expect("a planned batch has supervised tokens");
+        batch.number = number + 1;
         let noise = FeatureNoise { amplitude: c.feature_noise, seed: c.seed, batch: number };
         batch.noise = (c.feature_noise > 0.0).then_some(noise);
         batch.dropout = (c.dropout > 0.0).then_some(Dropout { rate: c.dropout, seed: c.seed, batch: number });

@@ -22,6 +22,9 @@ pub enum Record {
         /// Teacher-forced chance of acceptance of each unroll step under the declared verifier: a proxy, not a
         /// measurement.
         alpha_step: Vec<f64>,
+        /// Mean teacher-forced chance of acceptance under each of `loss.policies`, where there are several.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        alpha_policy: Vec<f64>,
         /// Learning rate.
         learning_rate: f64,
         /// Norm of all gradients before clipping.
@@ -52,6 +55,9 @@ pub enum Record {
         loss_step: Vec<f64>,
         /// Teacher-forced chance of acceptance of each unroll step.
         alpha_step: Vec<f64>,
+        /// Mean teacher-forced chance of acceptance under each of `loss.policies`, where there are several.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        alpha_policy: Vec<f64>,
         /// Expected committed tokens per target call along the answers, by round: a measurement without decoding.
         /// `None` where it is not made.
         #[serde(default)]

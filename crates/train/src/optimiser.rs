@@ -39,22 +39,39 @@ impl OptimiserConfig {
         if self.matrices == MatrixUpdate::AdamW {
             return adamw;
         }
-        let mut matrices = Matrices(Vec::new());
+        let mut matrices = Matrices::default();
         module.visit(&mut matrices);
         let decay = burn::optim::decay::WeightDecayConfig::new(self.weight_decay as f32);
         let muon = MuonConfig::new().with_adjust_lr_fn(AdjustLrFn::MatchRmsAdamW).with_weight_decay(Some(decay));
-        adamw.with_group(ParamGroup::from_ids(matrices.0), muon.build(), None)
+        adamw.with_group(ParamGroup::from_ids(matrices.ids), muon.build(), None)
     }
 }
 
-/// Collects the parameters of two dimensions.
-struct Matrices(Vec<ParamId>);
+/// Name of the output head, which is AdamW's: its rows are tokens, of which a step moves few, and no map between spaces
+/// of one kind (Jordan et al., 2024).
+const HEAD: &str = "head";
+
+/// Collects the parameters of two dimensions, the output head excepted.
+#[derive(Default)]
+struct Matrices {
+    ids: Vec<ParamId>,
+    /// The fields that the parameter at hand lies in.
+    path: Vec<String>,
+}
 
 impl ModuleVisitor for Matrices {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if D == 2 {
-            self.0.push(param.id);
+        if D == 2 && !self.path.iter().any(|name| name == HEAD) {
+            self.ids.push(param.id);
         }
+    }
+
+    fn enter_module(&mut self, name: &str, _: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.pop();
     }
 }
 
@@ -69,10 +86,11 @@ mod tests {
         tall: Param<Tensor<2>>,
         norm: Param<Tensor<1>>,
         wide: Param<Tensor<2>>,
+        head: Option<Param<Tensor<2>>>,
     }
 
     /// The layer's parameters before and after one step of the size 1 without decay, `after - before` of each.
-    fn moved(matrices: MatrixUpdate) -> [Vec<f32>; 3] {
+    fn moved(matrices: MatrixUpdate) -> [Vec<f32>; 4] {
         let device = Device::flex().autodiff();
         let value = |i: usize| ((i * 7 + 3) % 11) as f32 / 11.0 - 0.4;
         let data = |rows: usize, columns: usize| {
@@ -84,9 +102,11 @@ mod tests {
             tall: Param::from_data(data(6, 3), &device),
             norm: Param::from_data(norm.as_slice(), &device),
             wide: Param::from_data(data(3, 5), &device),
+            head: Some(Param::from_data(data(5, 4), &device)),
         };
         let output = layer.tall.val() * layer.norm.val().unsqueeze_dim(0);
-        let loss = output.matmul(layer.wide.val()).square().sum();
+        let wide = output.matmul(layer.wide.val());
+        let loss = wide.clone().square().sum() + wide.matmul(layer.head.as_ref().expect("a head").val()).square().sum();
         let grads = GradientsParams::from_grads(loss.backward(), &layer);
         let config = OptimiserConfig { matrices, betas: (0.9, 0.95), eps: 1e-8, weight_decay: 0.0 };
         let after = config.init(&layer).step(1.0, layer.clone(), grads);
@@ -97,6 +117,7 @@ mod tests {
             difference(matrix(&after.tall), matrix(&layer.tall)),
             difference(vector(&after.norm), vector(&layer.norm)),
             difference(matrix(&after.wide), matrix(&layer.wide)),
+            difference(matrix(after.head.as_ref().expect("a head")), matrix(layer.head.as_ref().expect("a head"))),
         ]
     }
 
@@ -104,6 +125,7 @@ mod tests {
     fn muon_has_the_matrices_and_adamw_the_rest() {
         let (adamw, muon) = (moved(MatrixUpdate::AdamW), moved(MatrixUpdate::Muon));
         assert_eq!(adamw[1], muon[1], "a norm moves as under AdamW alone");
+        assert_eq!(adamw[3], muon[3], "and so does the head");
         // AdamW's first step is the gradient's sign. Muon's is U Vᵀ of the gradient, each singular value brought to
         // 0.7..1.2, times 0.2 √max(rows, columns): of mean square 0.2² or so, and of as many directions as the
         // gradient has.

@@ -61,6 +61,7 @@ impl MetricSink for TensorBoard {
                 loss,
                 loss_step,
                 alpha_step,
+                alpha_policy,
                 learning_rate,
                 gradient_norm,
                 tokens_per_second,
@@ -69,6 +70,7 @@ impl MetricSink for TensorBoard {
                 self.scalar("train/loss", *loss, *step);
                 self.each("train/loss_step", 0, loss_step, *step);
                 self.each("train/acceptance_step", 0, alpha_step, *step);
+                self.each("train/acceptance_policy", 0, alpha_policy, *step);
                 self.scalar("train/expected_length_teacher_forced", expected_length(alpha_step), *step);
                 self.scalar("train/learning_rate", *learning_rate, *step);
                 self.scalar("train/gradient_norm", *gradient_norm, *step);
@@ -82,10 +84,19 @@ impl MetricSink for TensorBoard {
                 self.scalar("train/skipped_loss", *loss, *step);
                 self.scalar("train/skipped_median", *median, *step);
             }
-            Record::Validation { step, loss, loss_step, alpha_step, expected_length: measured, over_training } => {
+            Record::Validation {
+                step,
+                loss,
+                loss_step,
+                alpha_step,
+                alpha_policy,
+                expected_length: measured,
+                over_training,
+            } => {
                 self.scalar("validation/loss", *loss, *step);
                 self.each("validation/loss_step", 0, loss_step, *step);
                 self.each("validation/acceptance_step", 0, alpha_step, *step);
+                self.each("validation/acceptance_policy", 0, alpha_policy, *step);
                 self.scalar("validation/expected_length_teacher_forced", expected_length(alpha_step), *step);
                 if let Some(measured) = measured {
                     self.scalar("validation/expected_length", *measured, *step);

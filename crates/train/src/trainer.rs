@@ -192,6 +192,7 @@ impl Trainer<'_> {
             loss: self.mean_loss(&window.sums, window.tokens),
             loss_step: window.means(|s| s.loss),
             alpha_step: window.means(|s| s.accepted),
+            alpha_policy: window.of_policies(),
             learning_rate: rate,
             gradient_norm: norm,
             tokens_per_second: window.tokens as f64 / window.start.elapsed().as_secs_f64(),

@@ -49,6 +49,7 @@ impl Trainer<'_> {
             loss: self.mean_loss(&window.sums, window.tokens.max(1)),
             loss_step: window.means(|s| s.loss),
             alpha_step: window.means(|s| s.accepted),
+            alpha_policy: window.of_policies(),
             expected_length: measured,
             over_training: verdict.over_training,
         };

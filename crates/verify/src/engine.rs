@@ -5,28 +5,30 @@
 //! path of a tree is moved together in the target's cache; that of a chain lies where it belongs. A new request's prompt
 //! runs in the same target pass as the drafts of the others.
 
+mod outcome;
+mod room;
 mod rounds;
 
-use crate::judge::{Judge, Round, nothing_follows};
-use crate::length::LengthPolicy;
+pub use outcome::{Committed, Cost, Times, Transcript};
+pub use room::{Room, RunError, TooLarge};
+
+use crate::judge::Round;
+use crate::task::Task;
 use rayon::prelude::*;
-use spectrain_core::constraint::{ConstraintError, restrict};
 use spectrain_core::evaluation::Memory;
 use spectrain_core::form::Follower;
-use spectrain_core::rng::Purpose;
-use spectrain_core::rules::{RuleError, Verdict, keyed};
+use spectrain_core::rules::{RuleError, Verdict};
 use spectrain_core::stats::{Arrival, Call, Round as Counts, Timeline};
 use spectrain_core::stopping::Outcome;
 use spectrain_core::tree::{Tree, TreeError};
-use spectrain_draft::proposer::{Draft, Observed, Plan, Proposer, Wanted};
+use spectrain_draft::proposer::{Draft, Observed, Proposer, Wanted};
 use spectrain_kernels::rope::indices;
-use spectrain_model::sample::choose;
-use spectrain_model::{Features, Finish, KvCache, Llama, ParentOrder, Request, SlotRows, host_rows};
+use spectrain_model::{Features, Finish, KvCache, Llama, Pages, ParentOrder, Prefix, SlotRows, host_rows};
 use std::collections::VecDeque;
 use std::ops::{ControlFlow, Range};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// A speculative decoder for chains and trees.
+/// A speculative decoder for chains and trees, whatever each request of a batch asks for.
 pub struct SpeculativeDecoder<'a> {
     /// The model whose law the text follows.
     pub target: &'a Llama,
@@ -34,51 +36,6 @@ pub struct SpeculativeDecoder<'a> {
     pub stop: &'a [u32],
     /// Requests at a time.
     pub batch: usize,
-    /// What is drafted a round.
-    pub plan: Plan,
-    /// The acceptance rule.
-    pub judge: &'a Judge,
-    /// How much of the plan's chain each request drafts in a round.
-    pub lengths: &'a dyn LengthPolicy,
-}
-
-/// An answer and how it came about.
-#[derive(Debug, Clone)]
-pub struct Transcript {
-    /// The request's number.
-    pub id: u64,
-    /// Written tokens, a stop token included.
-    pub ids: Vec<u32>,
-    /// Why it ended.
-    pub finish: Finish,
-    /// Every verify call; the prefill call and its token are not among them.
-    pub calls: Vec<Call>,
-    /// When the tokens came; the first arrival is the prefill call's.
-    pub timeline: Timeline,
-    /// Rejections without residual mass that fell back to the target.
-    pub fallbacks: usize,
-    /// How often the first accepted token was the root's child of each rank, from 0.
-    pub ranks: Vec<usize>,
-    /// Set where the request's constraint gave up, which ended the answer.
-    pub failure: Option<ConstraintError>,
-}
-
-impl Transcript {
-    /// The verify calls after trimming at the end of the text.
-    pub fn rounds(&self) -> impl Iterator<Item = Counts> + Clone + '_ {
-        self.calls.iter().map(|call| call.kept)
-    }
-}
-
-/// What one target call added to an answer.
-#[derive(Debug, Clone, Copy)]
-pub struct Committed<'a> {
-    /// The request's number.
-    pub id: u64,
-    /// The tokens, in order, after trimming at the end of the text.
-    pub tokens: &'a [u32],
-    /// How many of them, from the first on, were drafted; the rest is the target's own.
-    pub accepted: usize,
 }
 
 /// Who is told how the answers grow.
@@ -87,41 +44,31 @@ struct Listener<'a> {
     done: &'a mut dyn FnMut(Transcript),
 }
 
-/// What a run took.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Cost {
-    /// Where the time went.
-    pub times: Times,
-    /// What was held.
-    pub memory: Memory,
-}
-
-/// Where the time went.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Times {
-    /// Drafter passes, the rewriting of accepted rows included.
-    pub draft: Duration,
-    /// Target passes with their heads.
-    pub verify: Duration,
-    /// Distributions, acceptance tests and draws.
-    pub sample: Duration,
-    /// Commit, trimming and bookkeeping.
-    pub state: Duration,
-    /// Everything.
-    pub total: Duration,
-}
-
-struct Active {
-    request: Request,
+struct Active<'a> {
+    task: Task<'a>,
     answer: Vec<u32>,
     calls: Vec<Call>,
     timeline: Timeline,
     fallbacks: usize,
     ranks: Vec<usize>,
     follower: Follower,
+    /// Number in the order of admission.
+    age: usize,
 }
 
-impl Active {
+impl<'a> Active<'a> {
+    fn new(task: Task<'a>, stop: &[u32], at: f64, age: usize) -> Self {
+        let (answer, calls, ranks) = (Vec::new(), Vec::new(), Vec::new());
+        let (timeline, follower) = (Timeline::starting(at), task.request.follow(stop));
+        Self { task, answer, calls, timeline, fallbacks: 0, ranks, follower, age }
+    }
+
+    /// The text so far; `stop` ends it.
+    fn prefix<'b>(&'b self, stop: &'b [u32]) -> Prefix<'b> {
+        let Self { task, answer, follower, .. } = self;
+        Prefix { request: &task.request, answer, end_tokens: stop, state: follower.state() }
+    }
+
     fn newest(&self) -> Option<u32> {
         self.answer.last().copied()
     }
@@ -156,11 +103,6 @@ struct Entry {
 }
 
 impl Entry {
-    /// Rows whose logits are judged: all of a draft's, the last of a prompt's.
-    fn judged(&self) -> usize {
-        if self.draft.is_some() { self.rows.len() } else { 1 }
-    }
-
     /// The rows as the target's cache takes them.
     fn slot_rows(&self) -> Result<SlotRows, TreeError> {
         let Some((Draft { parents: Some(_), .. }, tree)) = &self.draft else {
@@ -173,25 +115,41 @@ impl Entry {
 }
 
 /// Running state of a batch.
-struct Batch {
+struct Batch<'a> {
     begun: Instant,
-    slots: Vec<Option<Active>>,
+    slots: Vec<Option<Active<'a>>>,
     cache: KvCache,
     times: Times,
+    /// Requests that gave way, the oldest last.
+    parked: Vec<Active<'a>>,
+    /// Requests at a time that there was no room beside, until one of them ends.
+    crowd: Option<usize>,
+    /// Requests that were ever let in.
+    admitted: usize,
+    preempted: usize,
+    reused: usize,
+}
+
+impl Batch<'_> {
+    fn new(slots: usize, cache: KvCache) -> Self {
+        let (begun, slots) = (Instant::now(), (0..slots).map(|_| None).collect());
+        let (times, parked) = (Times::default(), Vec::new());
+        Self { begun, slots, cache, times, parked, crowd: None, admitted: 0, preempted: 0, reused: 0 }
+    }
 }
 
 impl SpeculativeDecoder<'_> {
-    /// Answers all `requests`; `done` is called as each ends.
+    /// Answers all `tasks`; `done` is called as each ends.
     ///
     /// # Errors
     /// [`RuleError`] when a distribution is none: a fault of the models, not of the request.
     pub fn run(
         &self,
-        requests: Vec<Request>,
+        tasks: Vec<Task>,
         proposer: &mut dyn Proposer,
         done: impl FnMut(Transcript),
     ) -> Result<Cost, RuleError> {
-        self.run_watched(requests, proposer, |_| ControlFlow::Continue(()), done)
+        self.run_watched(tasks, proposer, |_| ControlFlow::Continue(()), done)
     }
 
     /// As [`Self::run`], and `committed` is called after every target call, once a request, with what the call added;
@@ -201,44 +159,70 @@ impl SpeculativeDecoder<'_> {
     /// As [`Self::run`].
     pub fn run_watched(
         &self,
-        requests: Vec<Request>,
+        tasks: Vec<Task>,
         proposer: &mut dyn Proposer,
         mut committed: impl FnMut(Committed) -> ControlFlow<()>,
         mut done: impl FnMut(Transcript),
     ) -> Result<Cost, RuleError> {
-        let begun = Instant::now();
-        let longest = requests.iter().map(|r| r.prompt.len() + r.max_new_tokens).max().unwrap_or(0);
-        let mut waiting: VecDeque<Request> = requests.into();
-        let slots: Vec<Option<Active>> = (0..self.batch.min(waiting.len())).map(|_| None).collect();
-        let cache = self.open(slots.len(), longest, proposer);
-        let memory = self.memory(&cache, slots.len(), proposer);
-        let mut batch = Batch { begun, slots, cache, times: Times::default() };
-        let mut listener = Listener { committed: &mut committed, done: &mut done };
+        self.rounds(tasks, Room::default(), proposer, Listener { committed: &mut committed, done: &mut done })
+    }
+
+    /// As [`Self::run`] with a target cache of limited `room`: requests may give way to older ones, and come back.
+    ///
+    /// # Errors
+    /// [`RunError::Room`] before anything is run, if a request alone has not enough; else as [`Self::run`].
+    pub fn run_within(
+        &self,
+        room: Room,
+        tasks: Vec<Task>,
+        proposer: &mut dyn Proposer,
+        mut done: impl FnMut(Transcript),
+    ) -> Result<Cost, RunError> {
+        room.check(&tasks)?;
+        let listener = Listener { committed: &mut |_| ControlFlow::Continue(()), done: &mut done };
+        Ok(self.rounds(tasks, room, proposer, listener)?)
+    }
+
+    fn rounds(
+        &self,
+        tasks: Vec<Task>,
+        room: Room,
+        proposer: &mut dyn Proposer,
+        mut listener: Listener,
+    ) -> Result<Cost, RuleError> {
+        let slots = self.batch.min(tasks.len());
+        let (cache, memory) = self.open(&tasks, slots, room, proposer);
+        let mut waiting: VecDeque<Task> = tasks.into();
+        let mut batch = Batch::new(slots, cache);
         loop {
             self.admit(&mut batch, &mut waiting, proposer);
             if self.round(&mut batch, proposer, &mut listener)?.is_break() {
                 break;
             }
         }
-        batch.times.total = begun.elapsed();
-        Ok(Cost { times: batch.times, memory })
+        batch.times.total = batch.begun.elapsed();
+        Ok(Cost { times: batch.times, memory, preempted: batch.preempted, reused: batch.reused })
     }
 
-    /// Room for `slots` texts of up to `longest` tokens and what a round writes behind them.
-    fn open(&self, slots: usize, longest: usize, proposer: &mut dyn Proposer) -> KvCache {
-        proposer.open(slots, longest + self.plan.expanded().max(self.plan.drafted()) + 1);
-        self.target.cache(slots, longest + self.plan.drafted() + 1)
-    }
-
-    fn memory(&self, cache: &KvCache, slots: usize, proposer: &dyn Proposer) -> Memory {
-        let drafter = proposer.memory(&self.plan);
-        Memory {
+    /// Slots for the longest of `tasks` and what the largest plan writes behind it, in a cache of `room`; what that takes.
+    fn open(&self, tasks: &[Task], slots: usize, room: Room, proposer: &mut dyn Proposer) -> (KvCache, Memory) {
+        let largest = |of: &dyn Fn(&Task) -> usize| tasks.iter().map(of).max().unwrap_or(0);
+        let (longest, drafted) = (largest(&|t| t.longest()), largest(&|t| t.plan.drafted()));
+        let expanded = largest(&|t| t.plan.expanded());
+        proposer.open(slots, longest + expanded.max(drafted) + 1);
+        let capacity = longest + drafted + 1;
+        let cache = self.target.cache_of(slots, capacity, room.pages.unwrap_or_else(|| Pages::full(slots, capacity)));
+        let cache = if room.prefixes && proposer.taps().is_empty() { cache.keeping_prefixes() } else { cache };
+        let widest = tasks.iter().max_by_key(|t| t.plan.expanded());
+        let drafter = widest.map_or_else(Default::default, |task| proposer.memory(task.plan));
+        let memory = Memory {
             target_weights: self.target.bytes(),
             drafter_weights: drafter.weights,
             target_cache: cache.bytes(),
             drafter_cache: drafter.cache,
-            provisional: slots * (self.plan.drafted() + 1) * cache.bytes_per_token() + drafter.provisional,
-        }
+            provisional: slots * (drafted + 1) * cache.bytes_per_token() + drafter.provisional,
+        };
+        (cache, memory)
     }
 
     /// One target call with what belongs to it; breaks when nothing is left to do or the listener has enough.
@@ -248,62 +232,39 @@ impl SpeculativeDecoder<'_> {
         proposer: &mut dyn Proposer,
         listener: &mut Listener,
     ) -> Result<ControlFlow<()>, RuleError> {
+        self.give_way(batch, proposer);
+        self.restore(batch, proposer);
         let entries = self.propose(batch, proposer)?;
         if entries.is_empty() {
             return Ok(ControlFlow::Break(()));
         }
-        let (features, mut logits) = self.target_pass(batch, &entries, proposer.taps())?;
-        self.restrict(batch, &entries, &mut logits);
+        let (features, logits) = self.target_pass(batch, &entries, proposer.taps())?;
         let verdicts = self.verdicts(batch, &entries, &logits, proposer.draft_to_target())?;
         Ok(self.commit(batch, entries, verdicts, features, proposer, listener))
     }
 
-    fn admit(&self, batch: &mut Batch, waiting: &mut VecDeque<Request>, proposer: &mut dyn Proposer) {
-        for (slot, active) in batch.slots.iter_mut().enumerate().filter(|(_, a)| a.is_none()) {
-            if let Some(request) = waiting.pop_front() {
-                batch.cache.clear(slot);
-                proposer.start(slot, &request.prompt);
-                let timeline = Timeline::starting(batch.begun.elapsed().as_secs_f64());
-                let (answer, calls, ranks) = (Vec::new(), Vec::new(), Vec::new());
-                let follower = request.form.follow(self.stop, request.max_new_tokens);
-                *active = Some(Active { request, answer, calls, timeline, fallbacks: 0, ranks, follower });
-            }
-        }
-    }
-
-    /// What `slot` drafts after the rounds of `past`; a tree is drafted whole.
-    fn wanted(&self, slot: usize, past: &[Call]) -> Wanted {
-        let longest = self.plan.depth();
-        let length = match self.plan {
-            Plan::Chain { .. } => self.lengths.length(past, longest).min(longest),
-            _ => longest,
-        };
-        Wanted { slot, length }
-    }
-
-    /// Drafts for every slot whose prompt was read, and lays out the rows of the target pass.
-    fn propose(&self, batch: &mut Batch, proposer: &mut dyn Proposer) -> Result<Vec<Entry>, TreeError> {
+    /// Drafts for every slot whose prompt was read and that asks for it, and lays out the rows of the target pass.
+    fn propose(&self, batch: &mut Batch, proposer: &mut dyn Proposer) -> Result<Vec<Entry>, RuleError> {
         let start = Instant::now();
-        let active = |slot: usize| batch.slots[slot].as_ref();
-        let wanted = |slot| active(slot).filter(|a| !a.answer.is_empty()).map(|a| self.wanted(slot, &a.calls));
-        let drafting: Vec<Wanted> = (0..batch.slots.len()).filter_map(wanted).collect();
-        let draws = |slot: usize| {
-            let a = active(slot).expect("only active slots draft");
-            keyed(a.request.seed, a.request.id, a.request.prompt.len() + a.answer.len() - 1)
-        };
-        let mut drafts = match drafting.is_empty() {
-            true => Vec::new().into_iter(),
-            false => proposer.draft_each(&drafting, &self.plan, &draws).into_iter(),
-        };
+        let active = || batch.slots.iter().enumerate().filter_map(|(slot, a)| a.as_ref().map(|a| (slot, a)));
+        let answering = active().filter(|(_, a)| !a.answer.is_empty());
+        let wanted: Vec<Wanted> =
+            answering.filter_map(|(slot, a)| a.task.wanted(slot, a.prefix(self.stop), &a.calls)).collect();
+        let drafts = if wanted.is_empty() { Vec::new() } else { proposer.draft(&wanted)? };
+        let mut drafts = wanted.iter().map(|w| w.slot).zip(drafts).peekable();
         let mut entries = Vec::new();
         let mut end = 0;
-        for (slot, active) in batch.slots.iter().enumerate().filter_map(|(i, a)| a.as_ref().map(|a| (i, a))) {
-            let root = active.request.prompt.len() + active.answer.len() - 1;
+        for (slot, active) in active() {
             let draft = match active.newest() {
-                Some(newest) => drafts.next().map(|d| d.tree(newest, root).map(|tree| (d, tree))).transpose()?,
+                Some(newest) => {
+                    let draft = drafts.next_if(|(own, _)| *own == slot).map_or_else(Draft::default, |(_, draft)| draft);
+                    let tree = draft.tree(newest, active.prefix(self.stop).position(&[]) - 1)?;
+                    Some((draft, tree))
+                }
                 None => None,
             };
-            let rows = draft.as_ref().map_or(active.request.prompt.len(), |(_, tree)| tree.len());
+            let unread = active.task.request.prompt.len().saturating_sub(batch.cache.len(slot));
+            let rows = draft.as_ref().map_or(unread, |(_, tree)| tree.len());
             entries.push(Entry { slot, rows: end..end + rows, draft });
             end += rows;
         }
@@ -326,7 +287,7 @@ impl SpeculativeDecoder<'_> {
             let active = batch.slots[entry.slot].as_ref().expect("entries are active");
             match &entry.draft {
                 None => {
-                    ids.extend_from_slice(&active.request.prompt);
+                    ids.extend_from_slice(&active.task.request.prompt[batch.cache.len(entry.slot)..]);
                     judged.push(entry.rows.end - 1);
                 }
                 Some((_, tree)) => {
@@ -344,29 +305,6 @@ impl SpeculativeDecoder<'_> {
         Ok((features, logits))
     }
 
-    /// Bars in the logits of every judged row what the request's constraint forbids there. Drafts are followed on forks.
-    fn restrict(&self, batch: &mut Batch, entries: &[Entry], logits: &mut [f32]) {
-        let start = Instant::now();
-        let follower = |entry: &Entry| &batch.slots[entry.slot].as_ref().expect("entries are active").follower;
-        let masks = |entry: &Entry| match &entry.draft {
-            Some((_, tree)) => follower(entry).masks(tree),
-            None => follower(entry).mask().map(|mask| vec![mask]),
-        };
-        let masks: Vec<Option<Vec<Vec<bool>>>> = entries.par_iter().map(masks).collect();
-        let mut rows = logits.chunks_mut(self.target.config().vocab_size);
-        for (entry, masks) in entries.iter().zip(masks) {
-            let judged = rows.by_ref().take(entry.judged());
-            // Rows of a request without a constraint are passed over.
-            let masks = masks.into_iter().flatten().map(Some).chain(std::iter::repeat(None));
-            for (row, mask) in judged.zip(masks) {
-                if let Some(mask) = mask {
-                    restrict(row, &mask);
-                }
-            }
-        }
-        batch.times.sample += start.elapsed();
-    }
-
     /// One verdict an entry; a prompt's is the first token of its answer, drawn as the plain path draws it.
     fn verdicts(
         &self,
@@ -382,28 +320,18 @@ impl SpeculativeDecoder<'_> {
             .iter()
             .map(|entry| {
                 let first = end;
-                end += entry.judged();
+                end += if entry.draft.is_some() { entry.rows.len() } else { 1 };
                 (entry, &logits[first * vocabulary..end * vocabulary])
             })
             .collect();
         let slots = &batch.slots;
         let verdict = |(entry, logits): &(&Entry, &[f32])| {
             let active = slots[entry.slot].as_ref().expect("entries are active");
-            let request = &active.request;
-            let position = request.prompt.len() + active.answer.len();
-            let Some((draft, tree)) = &entry.draft else {
-                let choice = || choose(logits, request.temperature, request.key(position, Purpose::Target));
-                return Ok(Verdict { next: (!nothing_follows(logits)).then(choice), ..Verdict::default() });
-            };
-            (self.judge)(&Round {
-                tree,
-                draft,
-                d2t,
-                logits,
-                vocabulary,
-                temperature: request.temperature,
-                key: request.key(position, Purpose::Target),
-            })
+            let prefix = active.prefix(self.stop);
+            match &entry.draft {
+                Some((draft, tree)) => (active.task.judge)(&Round { tree, draft, d2t, logits, vocabulary, prefix }),
+                None => Ok(Verdict { next: prefix.choose(logits)?, ..Verdict::default() }),
+            }
         };
         let verdicts = work.par_iter().map(verdict).collect();
         batch.times.sample += start.elapsed();
@@ -429,19 +357,21 @@ impl SpeculativeDecoder<'_> {
             let active = slot.as_mut().expect("entries are active");
             let tokens: Vec<u32> = verdict.emitted().collect();
             let Outcome { kept, stop, finish } = active.extend(&tokens);
-            let end = finish.or_else(|| verdict.next.is_none().then(|| active.follower.exhausted()));
+            let end = finish.or(verdict.next.is_none().then_some(Finish::Masked));
             let accepted = verdict.accepted().min(kept);
-            (listener.committed)(Committed { id: active.request.id, tokens: &tokens[..kept], accepted })?;
-            active.timeline.arrivals.push(Arrival { at, tokens: kept });
-            if let Some((_, tree)) = &entry.draft {
+            (listener.committed)(Committed { id: active.task.request.id, tokens: &tokens[..kept], accepted })?;
+            if kept > 0 {
+                active.timeline.arrivals.push(Arrival { at, tokens: kept });
+            }
+            if let Some((_, tree)) = entry.draft.as_ref().filter(|_| kept > 0) {
                 let kept = Counts { drafted: tree.max_depth(), accepted, committed: kept };
                 active.calls.push(Call { kept, accepted: verdict.accepted(), stop, end });
                 active.fallbacks += verdict.fallbacks;
                 active.count_rank(tree, &verdict);
             }
             if let Some(finish) = end {
-                if let Some(Active { request, answer, calls, timeline, fallbacks, ranks, follower }) = slot.take() {
-                    let (id, failure) = (request.id, follower.failure().cloned());
+                if let Some(Active { task, answer, calls, timeline, fallbacks, ranks, follower, .. }) = slot.take() {
+                    let (id, failure) = (task.request.id, follower.failure(finish));
                     (listener.done)(Transcript { id, ids: answer, finish, calls, timeline, fallbacks, ranks, failure });
                 }
                 continue;
@@ -449,9 +379,13 @@ impl SpeculativeDecoder<'_> {
             // Rows whose tokens are now committed: the whole prompt, or the root and the accepted drafts.
             let (rows, next): (Vec<usize>, _) = match entry.draft {
                 Some(_) => (std::iter::once(0).chain(verdict.path).collect(), tokens),
-                None => ((0..entry.rows.len()).collect(), [&active.request.prompt[1..], &tokens].concat()),
+                None => ((0..entry.rows.len()).collect(), [&active.task.request.prompt[1..], &tokens].concat()),
             };
             batch.cache.compact(entry.slot, &rows);
+            batch.cache.publish(entry.slot, || active.text());
+            if !active.task.drafts() {
+                continue;
+            }
             kept_rows.extend(rows.into_iter().map(|row| entry.rows.start + row));
             observed.push(Observed { slot: entry.slot, next });
         }

@@ -5,15 +5,16 @@ use crate::engine::{Cost, SpeculativeDecoder, Transcript};
 use crate::judge::judge;
 use crate::length::{Fixed, PolicyKind};
 use crate::plain::PlainRun;
-use crate::plan::{RANKS, one_level, plan};
+use crate::plan::{RANKS, one_level};
+use crate::task::Task;
 use spectrain_core::evaluation::{Estimate, Evaluation, Seconds};
 use spectrain_core::form::Form;
+use spectrain_core::process::{ProcessError, Processors, RowError};
 use spectrain_core::rules::{Rule, RuleError};
-use spectrain_core::stats::{Slo, StatsError};
+use spectrain_core::stats::{Ratio, Resampling, Slo, StatsError};
 use spectrain_core::tree::{TreeKind, TreeKindError};
 use spectrain_draft::proposer::Proposer;
 use spectrain_model::{Llama, Request};
-use std::collections::BTreeMap;
 
 /// How to measure.
 #[derive(Debug, Clone)]
@@ -22,8 +23,8 @@ pub struct Settings {
     pub rule: Rule,
     /// How much of `length` each request drafts in a round.
     pub policy: PolicyKind,
-    /// Sampling temperature of the target, and of the drafter where the rule reads its distribution.
-    pub temperature: f64,
+    /// Processors of the target's logits, and of the drafter's where the rule reads its distribution.
+    pub sampling: Processors,
     /// Drafted tokens of a round's longest path.
     pub length: usize,
     /// What a round drafts.
@@ -84,9 +85,18 @@ pub enum EvaluateError {
         /// Longest sequence.
         limit: usize,
     },
+    /// A processor is set outside its range.
+    #[error(transparent)]
+    Sampling(#[from] ProcessError),
     /// A distribution was none.
     #[error(transparent)]
     Verify(#[from] RuleError),
+    /// There is no way to draft to be measured.
+    #[error("nothing to measure: name a length at least")]
+    Nothing,
+    /// Logits make no distribution.
+    #[error(transparent)]
+    Row(#[from] RowError),
     /// Nothing was counted.
     #[error("no verify call was made: {0}")]
     Stats(#[from] StatsError),
@@ -98,37 +108,6 @@ pub struct Measurement {
     pub evaluation: Evaluation,
     /// The answers, in the order of the questions.
     pub transcripts: Vec<Transcript>,
-}
-
-/// Answers `questions` speculatively, and counts; `plain` are the same requests' plain answers. `progress` is called
-/// with the tokens written.
-///
-/// # Errors
-/// [`EvaluateError`].
-pub fn evaluate(
-    target: &Llama,
-    proposer: &mut dyn Proposer,
-    stop: &[u32],
-    questions: &[Question],
-    settings: &Settings,
-    plain: &PlainRun,
-    mut progress: impl FnMut(usize),
-) -> Result<Measurement, EvaluateError> {
-    let Settings { rule, temperature, length, batch, .. } = *settings;
-    let judge = judge(rule).ok_or(EvaluateError::Rule(rule))?;
-    let requests = requests(target, questions, settings)?;
-    let plan = plan(&settings.tree, rule, temperature, length, &settings.ranks)?;
-    let nodes = plan.drafted() + 1;
-    let lengths = settings.policy.policy();
-    let decoder = SpeculativeDecoder { target, stop, batch, plan, judge, lengths: lengths.as_ref() };
-    let mut transcripts: BTreeMap<u64, Transcript> = BTreeMap::new();
-    let cost = decoder.run(requests, proposer, |t| {
-        progress(t.ids.len());
-        transcripts.insert(t.id, t);
-    })?;
-    let transcripts: Vec<Transcript> = transcripts.into_values().collect();
-    let evaluation = summarise(questions, (settings, nodes), plain, &transcripts, cost)?;
-    Ok(Measurement { evaluation, transcripts })
 }
 
 /// The probability that a node's accepted child is its sibling of each rank, measured at depth 1 on `questions`: what a
@@ -143,14 +122,15 @@ pub fn acceptance_by_rank(
     questions: &[Question],
     settings: &Settings,
 ) -> Result<Vec<f64>, EvaluateError> {
-    let Settings { rule, temperature, batch, .. } = *settings;
+    let Settings { rule, batch, .. } = *settings;
     settings.tree.check(rule)?;
     let judge = judge(rule).ok_or(EvaluateError::Rule(rule))?;
-    let plan = one_level(&settings.tree, rule, temperature);
-    let decoder = SpeculativeDecoder { target, stop, batch, plan, judge, lengths: &Fixed };
+    let plan = one_level(&settings.tree, rule);
+    let tasks = Task::alike(requests(target, questions, settings, RANKS)?, &plan, judge, &Fixed);
+    let decoder = SpeculativeDecoder { target, stop, batch };
     let mut counts = vec![0; RANKS];
     let mut calls = 0;
-    decoder.run(requests(target, questions, settings)?, proposer, |t| {
+    decoder.run(tasks, proposer, |t| {
         calls += t.calls.len();
         counts.iter_mut().zip(t.ranks).for_each(|(count, found)| *count += found);
     })?;
@@ -179,14 +159,16 @@ fn answers(transcripts: &[Transcript]) -> Vec<Answer> {
     transcripts.iter().map(|t| Answer { calls: t.calls.clone(), timeline: t.timeline.clone() }).collect()
 }
 
-/// The questions as requests, each with room for its answer and a draft behind it.
+/// The questions as requests, each with room for its answer and `drafted` tokens behind it.
 pub(crate) fn requests(
     target: &Llama,
     questions: &[Question],
     settings: &Settings,
+    drafted: usize,
 ) -> Result<Vec<Request>, EvaluateError> {
+    settings.sampling.validate()?;
     let limit = target.config().max_positions;
-    let room = settings.max_new_tokens + settings.length + 1;
+    let room = settings.max_new_tokens + drafted + 1;
     let request = |(index, q): (usize, &Question)| {
         if q.prompt.len() + room > limit {
             return Err(EvaluateError::TooLong { index, tokens: q.prompt.len(), room, limit });
@@ -195,7 +177,7 @@ pub(crate) fn requests(
             id: index as u64,
             prompt: q.prompt.clone(),
             max_new_tokens: settings.max_new_tokens,
-            temperature: settings.temperature,
+            sampling: settings.sampling.clone(),
             seed: settings.seed,
             form: Form::default(),
         })
@@ -203,12 +185,13 @@ pub(crate) fn requests(
     questions.iter().enumerate().map(request).collect()
 }
 
-fn summarise(
+/// The figures of `transcripts` beside those of `plain`; `rates` are the tokens and seconds of the same stints.
+pub(crate) fn summarise(
     questions: &[Question],
     (settings, nodes): (&Settings, usize),
     plain: &PlainRun,
     transcripts: &[Transcript],
-    Cost { times, memory }: Cost,
+    (Cost { times, memory, .. }, rates): (Cost, &[Ratio]),
 ) -> Result<Evaluation, EvaluateError> {
     let seconds = times.total.as_secs_f64();
     let counting = Counting { length: settings.length, seed: settings.seed, slo: settings.slo.as_ref(), seconds };
@@ -220,7 +203,8 @@ fn summarise(
     Ok(Evaluation {
         guarantee: settings.rule.guarantee().name().to_string(),
         rule: settings.rule,
-        temperature: settings.temperature,
+        temperature: settings.sampling.temperature,
+        processors: settings.sampling.named(),
         length: settings.length,
         tree: settings.tree.clone(),
         nodes: Some(nodes),
@@ -242,6 +226,9 @@ fn summarise(
         tokens_per_second,
         plain_tokens_per_second,
         speedup: tokens_per_second / plain_tokens_per_second,
+        speedup_interval: Some(
+            Resampling { seed: settings.seed, ..Resampling::default() }.quotient(rates, &plain.rates)?,
+        ),
         same_text: promised.then(same),
         residual_fallbacks: transcripts.iter().map(|t| t.fallbacks).sum(),
         memory: Some(memory),

@@ -1,13 +1,12 @@
 //! The verdict on one drafted chain or tree, from the target's logits.
 
 use rayon::prelude::*;
-use spectrain_core::rng::Key;
+use spectrain_core::process::RowError;
 use spectrain_core::rules::{Keyed, Proposal, Proposals, Rule, RuleError, Verdict, ZeroResidual};
-use spectrain_core::rules::{block, greedy, keyed, sampled_match, sequoia, specinfer, token, traversal};
+use spectrain_core::rules::{block, greedy, sampled_match, sequoia, specinfer, token, traversal};
 use spectrain_core::tree::{SampledTree, Tree};
 use spectrain_draft::proposer::{Draft, Pick};
-use spectrain_kernels::softmax::probabilities;
-use spectrain_model::sample::argmax;
+use spectrain_model::Prefix;
 
 /// What a rule needs to judge one request's round.
 pub struct Round<'a> {
@@ -21,10 +20,8 @@ pub struct Round<'a> {
     pub logits: &'a [f32],
     /// Entries of the vocabulary.
     pub vocabulary: usize,
-    /// Sampling temperature; not read by the greedy rule.
-    pub temperature: f64,
-    /// Address of the request's draws: its seed and request matter, position and purpose are set by the rule.
-    pub key: Key,
+    /// The committed text with the request's processors and the address of its draws.
+    pub prefix: Prefix<'a>,
 }
 
 /// Judges a round. The decoder takes it as a value so that tests can plant a wrong one.
@@ -41,16 +38,27 @@ impl Round<'_> {
         &self.logits[node * self.vocabulary..(node + 1) * self.vocabulary]
     }
 
-    /// The target's distribution after a node: zeros where nothing may follow.
-    pub fn p(&self, node: usize) -> Vec<f64> {
-        match nothing_follows(self.row(node)) {
-            true => vec![0.0; self.vocabulary],
-            false => probabilities(self.row(node), self.temperature),
-        }
+    /// The target's distribution after a node, in view of the node's own path; zeros where no token may follow.
+    ///
+    /// # Errors
+    /// [`RowError`] for logits that make no distribution.
+    pub fn p(&self, node: usize) -> Result<Vec<f64>, RowError> {
+        self.prefix.distribution(self.row(node), &self.tree.path_tokens(node))
+    }
+
+    /// The target's most likely token after a node, in view of the node's own path.
+    ///
+    /// # Errors
+    /// As [`Self::p`].
+    pub fn best(&self, node: usize) -> Result<Option<u32>, RowError> {
+        self.prefix.best(self.row(node), &self.tree.path_tokens(node))
     }
 
     /// The target's distributions after all nodes.
-    pub fn target(&self) -> Vec<Vec<f64>> {
+    ///
+    /// # Errors
+    /// As [`Self::p`].
+    pub fn target(&self) -> Result<Vec<Vec<f64>>, RowError> {
         (0..self.tree.len()).into_par_iter().map(|node| self.p(node)).collect()
     }
 
@@ -63,7 +71,7 @@ impl Round<'_> {
 
     /// The round's draws.
     pub fn chance(&self) -> Keyed {
-        keyed(self.key.seed, self.key.request, self.position())
+        self.prefix.chance()
     }
 
     /// The drawn tree over the target's vocabulary.
@@ -90,13 +98,8 @@ impl Round<'_> {
             true => vec![Proposal::Point; self.draft.tokens.len()],
             false => wide.iter().map(|q| Proposal::Sampled(q)).collect(),
         };
-        verify(&proposals, &self.target(), &mut self.chance())
+        verify(&proposals, &self.target()?, &mut self.chance())
     }
-}
-
-/// Whether every entry of a row is barred.
-pub fn nothing_follows(logits: &[f32]) -> bool {
-    logits.iter().all(|&logit| logit == f32::NEG_INFINITY)
 }
 
 /// The judge of `rule`, or `None` for the approximate rules.
@@ -107,13 +110,13 @@ pub fn judge(rule: Rule) -> Option<&'static Judge> {
         Rule::Token => Some(&token_rule),
         Rule::Block => Some(&block_rule),
         Rule::SpecInfer => Some(&|round| {
-            specinfer::verify(&round.sampled(Rule::SpecInfer)?, &round.target(), FALL_BACK, &mut round.chance())
+            specinfer::verify(&round.sampled(Rule::SpecInfer)?, &round.target()?, FALL_BACK, &mut round.chance())
         }),
         Rule::Sequoia => Some(&|round| {
-            sequoia::verify(&round.sampled(Rule::Sequoia)?, &round.target(), FALL_BACK, &mut round.chance())
+            sequoia::verify(&round.sampled(Rule::Sequoia)?, &round.target()?, FALL_BACK, &mut round.chance())
         }),
         Rule::Traversal => Some(&|round| {
-            traversal::verify(&round.sampled(Rule::Traversal)?, &round.target(), FALL_BACK, &mut round.chance())
+            traversal::verify(&round.sampled(Rule::Traversal)?, &round.target()?, FALL_BACK, &mut round.chance())
         }),
         Rule::Typical | Rule::Threshold => None,
     }
@@ -124,20 +127,19 @@ const FALL_BACK: ZeroResidual = ZeroResidual::FallBack;
 
 /// How the tokens of chains that `rule` judges are to be picked: rules that read the drafter's distribution need draws
 /// from it.
-pub fn pick(rule: Rule, temperature: f64) -> Pick {
+pub fn pick(rule: Rule) -> Pick {
     match rule {
-        Rule::Token | Rule::Block => Pick::Sample(temperature),
+        Rule::Token | Rule::Block => Pick::Sample,
         _ => Pick::Argmax,
     }
 }
 
 fn greedy_rule(round: &Round) -> Result<Verdict, RuleError> {
-    let choice = |node| Some(round.row(node)).filter(|row| !nothing_follows(row)).map(argmax);
-    Ok(greedy::verify(round.tree, choice))
+    Ok(greedy::walk(round.tree, |node| round.best(node))?)
 }
 
 fn sampled_match_rule(round: &Round) -> Result<Verdict, RuleError> {
-    sampled_match::verify_rows(round.tree, |node| round.p(node), &mut round.chance())
+    sampled_match::verify_rows(round.tree, |node| Ok(round.p(node)?), &mut round.chance())
 }
 
 fn token_rule(round: &Round) -> Result<Verdict, RuleError> {

@@ -1,5 +1,6 @@
 //! The runtime: a drafter proposes, one target pass judges, and what was accepted is committed; then the figures.
 
+pub mod compare;
 mod count;
 mod engine;
 pub mod evaluate;
@@ -10,9 +11,12 @@ pub mod plain;
 pub mod plan;
 pub mod profile;
 pub mod reconcile;
+mod task;
 
-pub use engine::{Committed, Cost, SpeculativeDecoder, Times, Transcript};
-pub use evaluate::{Measurement, Settings, acceptance_by_rank, evaluate};
+pub use compare::{Bench, Comparison, compare};
+pub use engine::{Committed, Cost, Room, RunError, SpeculativeDecoder, Times, TooLarge, Transcript};
+pub use evaluate::{Measurement, Settings, acceptance_by_rank};
 pub use length::{Fixed, LengthPolicy, PolicyKind};
-pub use plain::{PlainRun, plain};
+pub use plain::PlainRun;
 pub use spectrain_core::evaluation::Evaluation;
+pub use task::Task;

@@ -17,20 +17,14 @@ pub const RANKS: usize = 16;
 ///
 /// # Errors
 /// [`EvaluateError::Tree`] if the rule is not exact on such trees, [`EvaluateError::Shape`] if there is no Sequoia shape.
-pub fn plan(
-    tree: &TreeKind,
-    rule: Rule,
-    temperature: f64,
-    length: usize,
-    ranks: &[f64],
-) -> Result<Plan, EvaluateError> {
+pub fn plan(tree: &TreeKind, rule: Rule, length: usize, ranks: &[f64]) -> Result<Plan, EvaluateError> {
     tree.check(rule)?;
     let filled = |shape: Shape| match tree.drawn(rule) {
         false => Plan::Ranked(shape),
-        true => Plan::Sampled { shape, temperature, replacement: replacement(rule) },
+        true => Plan::Sampled { shape, replacement: replacement(rule) },
     };
     Ok(match tree {
-        TreeKind::Chain => Plan::chain(length, pick(rule, temperature)),
+        TreeKind::Chain => Plan::chain(length, pick(rule)),
         TreeKind::Static(widths) | TreeKind::Sampled(widths) => filled(Shape::levels(widths)),
         TreeKind::Dynamic(nodes) => Plan::Dynamic { nodes: *nodes, depth: length, width: WIDTH },
         TreeKind::Sequoia(nodes) => {
@@ -41,11 +35,11 @@ pub fn plan(
 }
 
 /// What acceptance by rank is measured with: the root's children alone, chosen as the trees' own will be.
-pub(crate) fn one_level(tree: &TreeKind, rule: Rule, temperature: f64) -> Plan {
+pub(crate) fn one_level(tree: &TreeKind, rule: Rule) -> Plan {
     let shape = Shape::levels(&[RANKS]);
     match tree.drawn(rule) {
         false => Plan::Ranked(shape),
-        true => Plan::Sampled { shape, temperature, replacement: replacement(rule) },
+        true => Plan::Sampled { shape, replacement: replacement(rule) },
     }
 }
 

@@ -1,14 +1,17 @@
 //! The costs of plain steps and of rounds, measured with the decoders themselves, every request busy.
 
+use crate::compare::Bench;
 use crate::engine::{SpeculativeDecoder, Times};
 use crate::evaluate::EvaluateError;
-use crate::judge::{judge, pick};
+use crate::judge::{Judge, judge, pick};
 use crate::length::Fixed;
+use crate::task::Task;
 use spectrain_core::costs::{BatchCost, LengthCost};
 use spectrain_core::form::Form;
+use spectrain_core::process::{Processors, RowError};
 use spectrain_core::rules::Rule;
 use spectrain_core::tree::TreeKind;
-use spectrain_draft::{Plan, Proposer};
+use spectrain_draft::Plan;
 use spectrain_model::{Decoder, Llama, Request};
 use std::time::{Duration, Instant};
 
@@ -23,8 +26,6 @@ pub struct ProfilePlan {
     pub batch: usize,
     /// Draft lengths, ascending.
     pub lengths: Vec<usize>,
-    /// Times that everything is measured, in turn: what else the machine does then falls on all of it alike.
-    pub sweeps: usize,
     /// Rounds of one draft length in a sweep.
     pub rounds: usize,
     /// Seed of the draws.
@@ -58,80 +59,107 @@ impl Samples {
         self.state.extend(rounds.iter().map(|t| t.total.saturating_sub(claimed(t))));
     }
 
-    fn cost(self, length: usize, batch: usize) -> LengthCost {
+    fn cost(&self, length: usize, batch: usize) -> LengthCost {
         LengthCost {
             length,
             nodes: batch * (length + 1),
-            draft: median(self.draft),
-            verify: median(self.verify),
-            sample: median(self.sample),
-            state: median(self.state),
-            prompt: median(self.prompt),
+            draft: mean(&self.draft),
+            verify: mean(&self.verify),
+            sample: mean(&self.sample),
+            state: mean(&self.state),
+            prompt: mean(&self.prompt),
         }
     }
 }
 
-/// Measures one batch size on the first `plan.batch` of `prompts`, repeated where there are fewer. `progress` is called
-/// once a sweep and length, and once for plain decoding.
-///
-/// # Errors
-/// [`EvaluateError`].
-pub fn profile(
-    target: &Llama,
-    proposer: &mut dyn Proposer,
-    prompts: &[Vec<u32>],
-    plan: &ProfilePlan,
-    mut progress: impl FnMut(),
-) -> Result<BatchCost, EvaluateError> {
-    let rule = plan.rule.at(plan.temperature);
-    TreeKind::Chain.check(rule)?;
-    let judge = judge(rule).ok_or(EvaluateError::Rule(rule))?;
-    let requests = requests(target, prompts, plan)?;
-    let (mut steps, mut plain_prompt) = (Vec::new(), Vec::new());
-    let mut samples = vec![Samples::default(); plan.lengths.len()];
-    for _ in 0..plan.sweeps {
-        let (prompt, passes) = plain_passes(target, &requests, plan.rounds);
-        plain_prompt.push(prompt);
-        steps.extend(passes);
-        progress();
-        for (&length, samples) in plan.lengths.iter().zip(&mut samples) {
-            let pick = pick(rule, plan.temperature);
+/// Costs at one temperature and batch size, collected sweep by sweep: plain steps and rounds of every length in turn, so
+/// that what else the machine does falls on all of them alike.
+pub struct Profiler {
+    plan: ProfilePlan,
+    judge: &'static Judge,
+    sweeps: usize,
+    steps: Vec<Duration>,
+    plain_prompt: Vec<Duration>,
+    samples: Vec<Samples>,
+}
+
+impl Profiler {
+    /// Nothing measured yet.
+    ///
+    /// # Errors
+    /// [`EvaluateError`] if the rule is not exact on chains.
+    pub fn new(plan: ProfilePlan) -> Result<Self, EvaluateError> {
+        let rule = plan.rule.at(plan.temperature);
+        TreeKind::Chain.check(rule)?;
+        let judge = judge(rule).ok_or(EvaluateError::Rule(rule))?;
+        let samples = vec![Samples::default(); plan.lengths.len()];
+        Ok(Self { plan, judge, sweeps: 0, steps: Vec::new(), plain_prompt: Vec::new(), samples })
+    }
+
+    /// What is measured.
+    pub fn plan(&self) -> &ProfilePlan {
+        &self.plan
+    }
+
+    /// Sweeps so far.
+    pub fn sweeps(&self) -> usize {
+        self.sweeps
+    }
+
+    /// Measures everything once, on as many of `prompts` as there are requests at once; each sweep takes the next ones.
+    ///
+    /// # Errors
+    /// [`EvaluateError`].
+    pub fn sweep(&mut self, bench: &mut Bench, prompts: &[Vec<u32>]) -> Result<(), EvaluateError> {
+        let requests = self.requests(bench.target, prompts)?;
+        let (prompt, passes) = plain_passes(bench.target, &requests, self.plan.rounds)?;
+        self.plain_prompt.push(prompt);
+        self.steps.extend(passes);
+        let pick = pick(self.plan.rule.at(self.plan.temperature));
+        for (&length, samples) in self.plan.lengths.iter().zip(&mut self.samples) {
             let chain = Plan::chain(length, pick);
-            let decoder =
-                SpeculativeDecoder { target, stop: &[], batch: plan.batch, plan: chain, judge, lengths: &Fixed };
-            let (prompt, rounds) = decoder.time_rounds(requests.clone(), proposer, plan.rounds)?;
+            let tasks = Task::alike(requests.clone(), &chain, self.judge, &Fixed);
+            let decoder = SpeculativeDecoder { target: bench.target, stop: &[], batch: self.plan.batch };
+            let (prompt, rounds) = decoder.time_rounds(tasks, bench.proposer, self.plan.rounds)?;
             samples.add(&prompt, &rounds);
-            progress();
         }
+        self.sweeps += 1;
+        Ok(())
     }
-    let lengths = plan.lengths.iter().zip(samples);
-    Ok(BatchCost {
-        temperature: plan.temperature,
-        batch: plan.batch,
-        plain: median(steps),
-        plain_prompt: median(plain_prompt),
-        lengths: lengths.map(|(&length, samples)| samples.cost(length, plan.batch)).collect(),
-    })
-}
 
-fn requests(target: &Llama, prompts: &[Vec<u32>], plan: &ProfilePlan) -> Result<Vec<Request>, EvaluateError> {
-    let (limit, room) = (target.config().max_positions, room(plan));
-    let request = |(id, prompt): (usize, &Vec<u32>)| match prompt.len() + room + plan.lengths.len() > limit {
-        true => Err(EvaluateError::TooLong { index: id % prompts.len(), tokens: prompt.len(), room, limit }),
-        false => Ok(Request {
-            id: id as u64,
-            prompt: prompt.clone(),
-            max_new_tokens: room,
-            temperature: plan.temperature,
-            seed: plan.seed,
-            form: Form::default(),
-        }),
-    };
-    prompts.iter().cycle().take(plan.batch).enumerate().map(request).collect()
+    /// Means of what was measured.
+    pub fn cost(&self) -> BatchCost {
+        let ProfilePlan { temperature, batch, ref lengths, .. } = self.plan;
+        let lengths = lengths.iter().zip(&self.samples).map(|(&length, samples)| samples.cost(length, batch)).collect();
+        let (plain, plain_prompt) = (mean(&self.steps), mean(&self.plain_prompt));
+        BatchCost { temperature, batch, plain, plain_prompt, lengths }
+    }
+
+    fn requests(&self, target: &Llama, prompts: &[Vec<u32>]) -> Result<Vec<Request>, EvaluateError> {
+        let plan = &self.plan;
+        let (limit, room) = (target.config().max_positions, room(plan));
+        let request = |(id, index): (usize, usize)| {
+            let prompt = &prompts[index];
+            if prompt.len() + room + plan.lengths.len() > limit {
+                return Err(EvaluateError::TooLong { index, tokens: prompt.len(), room, limit });
+            }
+            let (prompt, sampling) = (prompt.clone(), Processors::at(plan.temperature));
+            Ok(Request {
+                id: id as u64,
+                prompt,
+                max_new_tokens: room,
+                sampling,
+                seed: plan.seed,
+                form: Form::default(),
+            })
+        };
+        let first = self.sweeps * plan.batch;
+        (0..plan.batch).map(|id| (id, (first + id) % prompts.len())).map(request).collect()
+    }
 }
 
 /// Times of the pass over the prompts and of the plain steps after it.
-fn plain_passes(target: &Llama, requests: &[Request], steps: usize) -> (Duration, Vec<Duration>) {
+fn plain_passes(target: &Llama, requests: &[Request], steps: usize) -> Result<(Duration, Vec<Duration>), RowError> {
     let capacity = requests.iter().map(|r| r.prompt.len() + r.max_new_tokens).max().unwrap_or(0);
     let short: Vec<Request> = requests.iter().map(|r| Request { max_new_tokens: steps + 1, ..r.clone() }).collect();
     let mut passes = Vec::with_capacity(steps + 1);
@@ -140,15 +168,12 @@ fn plain_passes(target: &Llama, requests: &[Request], steps: usize) -> (Duration
         passes.push(last.elapsed());
         last = Instant::now();
     };
-    Decoder { target, stop: &[], batch: requests.len() }.run(short, capacity, drop, &mut timed);
+    Decoder { target, stop: &[], batch: requests.len() }.run(short, capacity, drop, &mut timed)?;
     let prompt = passes.remove(0);
-    (prompt, passes)
+    Ok((prompt, passes))
 }
 
-/// Median in seconds; 0 for none.
-fn median(mut values: Vec<Duration>) -> f64 {
-    values.sort();
-    let middle = |i: usize| values.get(i).map_or(0.0, Duration::as_secs_f64);
-    let n = values.len();
-    if n == 0 { 0.0 } else { (middle((n - 1) / 2) + middle(n / 2)) / 2.0 }
+/// Mean in seconds, since a run's time is the sum of all its rounds, the slow ones included; 0 for none.
+fn mean(values: &[Duration]) -> f64 {
+    values.iter().sum::<Duration>().as_secs_f64() / values.len().max(1) as f64
 }

@@ -1,11 +1,13 @@
 //! The CPU form: head, loss and the way back for a few chains at a time, so that no table of all logits exists.
 
 use super::chains::{Block, Factor, Link, Row, blocks, parts};
-use super::row::{Statistics, Target};
-use super::{Accepted, Problem, Weighting};
+use super::head_gradient::{self, Piece};
+use super::policies::{shape, shape_draft};
+use super::row::{Statistics, Target, log_denominator};
+use super::{Accepted, METRICS, Problem, TargetForm, Weighting};
 use crate::flex;
 use crate::matrix::View;
-use crate::product::Panels;
+use crate::product::{Head, Panels};
 use rayon::prelude::*;
 
 /// Logits that a thread holds at a time, in numbers: 40 MiB.
@@ -32,31 +34,48 @@ pub(super) struct Tables<'a> {
 /// What a block gives, row by row.
 struct Found {
     gradient: Vec<f32>,
-    /// Loss and acceptance.
-    metrics: Vec<[f32; 2]>,
+    /// Loss, acceptance, passage.
+    metrics: Vec<[f32; METRICS]>,
+    /// What it adds to the gradient of the head, where that is asked for.
+    piece: Option<Piece>,
 }
 
-/// Gradient `[steps · queries, width]` and metrics `[steps · queries, 2]`, zero where nothing is supervised.
-pub(super) fn evaluate(tables: &Tables, problem: &Problem, [head, back]: [&Panels; 2]) -> [Vec<f32>; 2] {
-    let steps = problem.pairs.len();
-    let groups = HELD / (GROUP * head.outputs() * (steps + 1));
+/// The panels of a head, which [`super::evaluate`] made sure of.
+fn panels(head: &Head) -> [&Panels; 2] {
+    head.panels().expect("the caller looked")
+}
+
+/// Gradient `[steps · queries, width]` and metrics `[steps · queries, METRICS]`, zero where nothing is supervised, and
+/// the gradient of the drafter's own head `[words, width]`, or one zero.
+pub(super) fn evaluate(tables: &Tables, problem: &Problem) -> [Vec<f32>; 3] {
+    let ([head, _], [student, back]) = (panels(&problem.head), panels(problem.student()));
+    let (steps, words) = (problem.pairs.len(), head.outputs());
+    let more = problem.policies.as_ref().map_or(0, |p| p.more_words());
+    let groups = HELD / (GROUP * (words * (steps + 1) + more));
     let chains = if groups == 0 { 2 } else { GROUP * groups.min(GROUPS) };
     let blocks = blocks(&problem.pairs, chains);
-    let work = blocks.par_iter().with_max_len(1);
-    let run = |buffers: &mut Buffers, block| Work { tables, problem, head, back, block }.run(buffers);
-    let found: Vec<Found> = work.map_init(Buffers::default, run).collect();
+    let run = |buffers: &mut Buffers, block| Work { tables, problem, head, student, back, block }.run(buffers);
     let rows = steps * tables.queries;
-    let (mut gradient, mut metrics) = (flex::zeros(rows * tables.width), flex::zeros(rows * 2));
-    for (block, found) in blocks.iter().zip(&found) {
-        for ((row, values), metric) in
-            block.rows.iter().zip(found.gradient.chunks_exact(tables.width)).zip(&found.metrics)
-        {
-            let at = row.step * tables.queries + row.query;
-            gradient[at * tables.width..(at + 1) * tables.width].copy_from_slice(values);
-            metrics[at * 2..at * 2 + 2].copy_from_slice(metric);
+    let (mut gradient, mut metrics) = (flex::zeros(rows * tables.width), flex::zeros(rows * METRICS));
+    let mut of_head = flex::zeros(if problem.own.is_some() { words * tables.width } else { 1 });
+    // What a block adds to a head is held until all before it were added, so only a few run ahead.
+    let wave = if problem.own.is_some() { rayon::current_num_threads() } else { blocks.len() };
+    for blocks in blocks.chunks(wave.max(1)) {
+        let work = blocks.par_iter().with_max_len(1);
+        let mut found: Vec<Found> = work.map_init(Buffers::default, run).collect();
+        let pieces: Vec<Piece> = found.iter_mut().filter_map(|found| found.piece.take()).collect();
+        head_gradient::add(&mut of_head, &pieces, words, tables.width);
+        for (block, found) in blocks.iter().zip(&found) {
+            for ((row, values), metric) in
+                block.rows.iter().zip(found.gradient.chunks_exact(tables.width)).zip(&found.metrics)
+            {
+                let at = row.step * tables.queries + row.query;
+                gradient[at * tables.width..(at + 1) * tables.width].copy_from_slice(values);
+                metrics[at * METRICS..(at + 1) * METRICS].copy_from_slice(metric);
+            }
         }
     }
-    [gradient, metrics]
+    [gradient, metrics, of_head]
 }
 
 /// What a thread uses again for its next block.
@@ -65,9 +84,15 @@ struct Buffers {
     inputs: Vec<f32>,
     student: Vec<f32>,
     target: Vec<f32>,
+    /// The target's logits over its whole vocabulary, where policies ask for them.
+    whole: Vec<f32>,
+    /// Log denominators of the target's rows.
+    lse: Vec<f32>,
     /// The target's distributions beside its logits.
     masses: Vec<f32>,
     row: Vec<f32>,
+    /// What a policy keeps of a row.
+    kept: Vec<f64>,
 }
 
 /// One block with everything it needs.
@@ -75,27 +100,30 @@ struct Work<'a> {
     tables: &'a Tables<'a>,
     problem: &'a Problem,
     head: &'a Panels,
+    /// The drafter's head and its way back.
+    student: &'a Panels,
     back: &'a Panels,
     block: &'a Block,
 }
 
 impl Work<'_> {
     fn run(&self, buffers: &mut Buffers) -> Found {
-        let Tables { students, teacher, queries, width, .. } = *self.tables;
+        let Tables { students, queries, width, .. } = *self.tables;
         let rows = &self.block.rows;
-        let Buffers { inputs, student: logits, target, masses, row: scratch } = buffers;
-        let teacher = self.block.targets.iter().map(|&i| &teacher[i * width..(i + 1) * width]);
-        self.logits(teacher, inputs, target);
+        self.targets(buffers);
         let student = |row: &Row| {
             let at = row.step * queries + row.query;
             &students[at * width..(at + 1) * width]
         };
-        self.logits(rows.iter().map(student), inputs, logits);
-        masses.resize(target.len(), 0.0);
-        let metrics = self.losses(logits, target, masses, scratch);
+        self.logits(self.student, rows.iter().map(student), &mut buffers.inputs, &mut buffers.student);
+        buffers.masses.resize(buffers.target.len(), 0.0);
+        let metrics = self.losses(buffers);
         let mut gradient = flex::zeros(rows.len() * width);
+        let logits = &mut buffers.student;
         self.back.multiply_alone(View::new(logits, rows.len(), self.words(), self.words()), &mut gradient);
-        Found { gradient, metrics }
+        let take = || Piece { logits: std::mem::take(logits), inputs: std::mem::take(&mut buffers.inputs) };
+        let piece = self.problem.own.is_some().then(take);
+        Found { gradient, metrics, piece }
     }
 
     /// Draft vocabulary.
@@ -103,35 +131,95 @@ impl Work<'_> {
         self.head.outputs()
     }
 
-    /// Logits of some head inputs, which are gathered in `inputs`.
-    fn logits<'b>(&self, rows: impl Iterator<Item = &'b [f32]>, inputs: &mut Vec<f32>, out: &mut Vec<f32>) {
+    /// Fills in the target's logits over the draft vocabulary and its log denominators, row by row of the block.
+    fn targets(&self, buffers: &mut Buffers) {
+        let Tables { teacher, lse: stored, width, .. } = *self.tables;
+        let (targets, words) = (&self.block.targets, self.words());
+        let Buffers { inputs, target, whole, lse, row: scratch, kept, .. } = buffers;
+        lse.clear();
+        if let TargetForm::Known(known) = &self.problem.target {
+            target.clear();
+            target.resize(targets.len() * words, f32::NEG_INFINITY);
+            for (row, &at) in target.chunks_exact_mut(words).zip(targets) {
+                known[at].iter().for_each(|&(token, log_mass)| row[token as usize] = log_mass);
+            }
+            lse.resize(targets.len(), 0.0);
+            return;
+        }
+        let rows = targets.iter().map(|&i| &teacher[i * width..(i + 1) * width]);
+        let Some(policies) = &self.problem.policies else {
+            self.logits(self.head, rows, inputs, target);
+            lse.extend(targets.iter().map(|&at| stored[at]));
+            return;
+        };
+        let mut shaped = |row: &mut [f32], at: usize| {
+            shape(policies.at(at), row, kept);
+            lse.push(log_denominator(row, scratch));
+        };
+        let Some((head, ids)) = &policies.whole else {
+            self.logits(self.head, rows, inputs, target);
+            target.chunks_exact_mut(words).zip(targets).for_each(|(row, &at)| shaped(row, at));
+            return;
+        };
+        let [head, _] = panels(head);
+        self.logits(head, rows, inputs, whole);
+        target.resize(targets.len() * words, 0.0);
+        let rows = whole.chunks_exact_mut(head.outputs()).zip(target.chunks_exact_mut(words));
+        for ((all, row), &at) in rows.zip(targets) {
+            shaped(all, at);
+            row.iter_mut().zip(ids.iter()).for_each(|(logit, &id)| *logit = all[id as usize]);
+        }
+    }
+
+    /// Logits that `head` gives of some head inputs, which are gathered in `inputs`.
+    fn logits<'b>(
+        &self,
+        head: &Panels,
+        rows: impl Iterator<Item = &'b [f32]>,
+        inputs: &mut Vec<f32>,
+        out: &mut Vec<f32>,
+    ) {
         inputs.clear();
         rows.for_each(|row| inputs.extend_from_slice(row));
         let rows = inputs.len() / self.tables.width;
-        out.resize(rows * self.words(), 0.0);
-        self.head.multiply_alone(View::new(inputs, rows, self.tables.width, self.tables.width), out);
+        out.resize(rows * head.outputs(), 0.0);
+        head.multiply_alone(View::new(inputs, rows, self.tables.width, self.tables.width), out);
     }
 
     /// Replaces the drafter's logits by their gradients.
-    fn losses(&self, logits: &mut [f32], target: &[f32], masses: &mut [f32], scratch: &mut Vec<f32>) -> Vec<[f32; 2]> {
+    fn losses(&self, buffers: &mut Buffers) -> Vec<[f32; METRICS]> {
         let (words, problem) = (self.words(), self.problem);
-        let rows = self.block.targets.iter().zip(target.chunks_exact(words)).zip(masses.chunks_exact_mut(words));
-        let read = |((&at, logits), mass)| Target::new(logits, self.tables.lse[at], mass, scratch);
+        let Buffers { student: logits, target, lse, masses, row: scratch, kept, .. } = buffers;
+        let rows = lse.iter().zip(target.chunks_exact(words)).zip(masses.chunks_exact_mut(words));
+        let read = |((&lse, logits), mass)| Target::new(logits, lse, mass, scratch);
         let targets: Vec<Target> = rows.map(read).collect();
         let of = |row: &Row| &targets[row.target];
         let token = |row: &Row| problem.labels[self.block.targets[row.target]].map(|x| x as usize);
-        let read = |(row, z): (&Row, &[f32])| Statistics::new(z, of(row), scratch);
-        let statistics: Vec<Statistics> = self.block.rows.iter().zip(logits.chunks_exact(words)).map(read).collect();
+        let policy = |row: &Row| problem.policies.as_ref().map(|p| p.at(self.block.targets[row.target]));
+        let read = |(row, z): (&Row, &mut [f32])| {
+            let mut spare = Vec::new();
+            let shape = |policy| shape_draft(policy, problem.loss, z, of(row).logits, kept, &mut spare);
+            let meets = policy(row).is_none_or(shape);
+            let statistics = Statistics::new(z, of(row), scratch);
+            if meets { statistics } else { statistics.refused() }
+        };
+        let rows = self.block.rows.iter().zip(logits.chunks_exact_mut(words));
+        let statistics: Vec<Statistics> = rows.map(read).collect();
         let parts = self.parts(logits, &statistics, of, token);
         let rows = self.block.rows.iter().zip(&statistics).zip(logits.chunks_exact_mut(words)).zip(parts);
         rows.map(|(((row, statistics), z), (factor, share))| {
-            let factor = Factor { scale: factor.scale * problem.weights[row.step], ..factor };
+            let slope = policy(row).map_or(1.0, |p| (1.0 / p.temperature) as f32);
+            let factor = Factor { scale: factor.scale * problem.weights[row.step] * slope, ..factor };
             let accepted = match problem.accepted {
-                Accepted::Overlap => statistics.alpha(),
+                Accepted::Overlap => statistics.accepted(),
                 Accepted::TargetOnly => statistics.target_only(z, of(row).logits),
             };
+            let passed = token(row).filter(|_| problem.passage).map_or(0.0, |x| match problem.accepted {
+                Accepted::Overlap => statistics.ratio(z[x], of(row).logits[x]).min(1.0),
+                Accepted::TargetOnly => f32::from(u8::from(statistics.is_likeliest(z, x))),
+            });
             let value = statistics.gradient(problem.loss, z, of(row), token(row), factor, scratch);
-            [share.unwrap_or(value), accepted]
+            [share.unwrap_or(value), accepted, passed]
         })
         .collect()
     }
@@ -153,7 +241,7 @@ impl Work<'_> {
             let z = &logits[i * words..(i + 1) * words];
             let ratio = token(row).map_or(0.0, |x| statistics[i].ratio(z[x], target(row).logits[x]));
             let share = token(row).map_or(0.0, |x| statistics[i].share(z[x]));
-            Link { alpha: statistics[i].alpha(), ratio, share }
+            Link { alpha: statistics[i].accepted(), ratio, share }
         };
         let links: Vec<Link> = self.block.rows.iter().enumerate().map(link).collect();
         let mut start = 0;

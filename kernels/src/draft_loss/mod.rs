@@ -6,6 +6,8 @@
 
 mod chains;
 mod cpu;
+mod head_gradient;
+mod policies;
 mod reference;
 mod row;
 #[cfg(test)]
@@ -16,6 +18,7 @@ use crate::product::Head;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, Flex, backend_extension};
 use burn::tensor::Tensor;
+pub use policies::Policies;
 use rayon::prelude::*;
 use std::sync::Arc;
 
@@ -75,10 +78,29 @@ pub enum Weighting {
     DPace,
 }
 
+/// What is known of the target's distribution at a row.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TargetForm {
+    /// All of it: the target's head inputs times its head, with the log denominators over its whole vocabulary.
+    Hidden,
+    /// `ln p` of some tokens of the draft vocabulary, row by row: the likeliest, or the text's own token alone. What is
+    /// not named counts as nothing; the overlap is then too small by at most the smaller of the two tails
+    /// (`spectrain_core::loss::Row::of_known`).
+    Known(Vec<Vec<(u32, f32)>>),
+}
+
 /// What is asked of the drafter, and by which head.
 pub struct Problem {
-    /// Frozen output head over the draft vocabulary.
+    /// The target's output head over the draft vocabulary, which the drafter shares.
     pub head: Head,
+    /// The drafter's own head, where it has one; its gradient is then asked for as well.
+    pub own: Option<Head>,
+    /// What is known of the target.
+    pub target: TargetForm,
+    /// Processors that target and drafter go through before they are compared.
+    pub policies: Option<Policies>,
+    /// Whether [`StepRows::metrics`] say how likely the verifier goes on behind a row along the text.
+    pub passage: bool,
     /// By unroll step the supervised queries, each with its row of the target tables.
     pub pairs: Vec<Vec<(usize, usize)>>,
     /// Factor on the gradients of each step.
@@ -93,35 +115,84 @@ pub struct Problem {
     pub accepted: Accepted,
 }
 
+impl Problem {
+    /// A problem on the target's own head, with fixed weights and nothing else asked.
+    pub fn new(head: Head, pairs: Vec<Vec<(usize, usize)>>, labels: Vec<Option<u32>>, loss: DraftLoss) -> Self {
+        Self {
+            head,
+            own: None,
+            target: TargetForm::Hidden,
+            policies: None,
+            passage: false,
+            weights: vec![1.0; pairs.len()],
+            pairs,
+            labels,
+            loss,
+            weighting: Weighting::Fixed,
+            accepted: Accepted::Overlap,
+        }
+    }
+
+    /// The head that gives the drafter's logits.
+    fn student(&self) -> &Head {
+        self.own.as_ref().unwrap_or(&self.head)
+    }
+
+    /// The heads whose panels the CPU form needs.
+    fn heads(&self) -> impl Iterator<Item = &Head> {
+        let whole = self.policies.iter().filter_map(|p| p.whole.as_ref().map(|(head, _)| head));
+        [&self.head, self.student()].into_iter().chain(whole)
+    }
+}
+
+/// What the loss says of an unroll.
+pub struct Found {
+    /// By step.
+    pub steps: Vec<StepRows>,
+    /// Gradient of the drafter's own head, `[draft vocabulary, hidden]`, where it has one.
+    pub head: Option<Tensor<2>>,
+}
+
+/// Numbers of a row's metrics.
+const METRICS: usize = 3;
+
 /// What the loss says of one unroll step.
 pub struct StepRows {
     /// Gradient with respect to the step's head inputs, weighted, `[queries, hidden]`; zero where nothing is supervised.
     pub gradient: Tensor<2>,
-    /// Σ of the rows' losses, not weighted.
-    pub loss: f64,
+    /// Of each query its loss, not weighted, its chance of acceptance, and, where [`Problem::passage`] asks, the chance
+    /// that the verifier goes on along the text; zeros where nothing is supervised.
+    pub metrics: Vec<[f32; METRICS]>,
+}
+
+impl StepRows {
+    /// Σ of the rows' losses.
+    pub fn loss(&self) -> f64 {
+        self.metrics.iter().map(|m| f64::from(m[0])).sum()
+    }
+
     /// Σ of the rows' chances of acceptance.
-    pub accepted: f64,
+    pub fn accepted(&self) -> f64 {
+        self.metrics.iter().map(|m| f64::from(m[1])).sum()
+    }
 }
 
 /// Evaluates the head inputs `students`, `[queries, hidden]` each unroll step, against the target's head inputs
 /// `teacher [targets, hidden]` with their log denominators `lse [targets]` over the whole vocabulary. No tensor here
 /// carries a tape.
-pub fn draft_loss(students: Vec<Tensor<2>>, teacher: Tensor<2>, lse: Tensor<1>, problem: Problem) -> Vec<StepRows> {
+pub fn draft_loss(students: Vec<Tensor<2>>, teacher: Tensor<2>, lse: Tensor<1>, problem: Problem) -> Found {
     let queries = students[0].dims()[0];
     let steps = students.len();
+    let has_own = problem.own.is_some();
     let students = Tensor::cat(students, 0);
-    let (gradient, metrics) = evaluate(students, teacher, lse, queries, problem);
+    let [gradient, metrics, head] = evaluate(students, teacher, lse, queries, problem);
     let metrics: Vec<f32> = metrics.into_data().try_to_vec().expect("an f32 tensor");
-    let sum = |step: usize, which: usize| {
-        let rows = &metrics[step * queries * 2..(step + 1) * queries * 2];
-        rows.chunks_exact(2).map(|m| f64::from(m[which])).sum()
-    };
+    let (rows, _) = metrics.as_chunks::<METRICS>();
     let step = |k: usize| StepRows {
         gradient: gradient.clone().narrow(0, k * queries, queries),
-        loss: sum(k, 0),
-        accepted: sum(k, 1),
+        metrics: rows[k * queries..(k + 1) * queries].to_vec(),
     };
-    (0..steps).map(step).collect()
+    Found { steps: (0..steps).map(step).collect(), head: has_own.then_some(head) }
 }
 
 fn evaluate(
@@ -130,18 +201,18 @@ fn evaluate(
     lse: Tensor<1>,
     queries: usize,
     problem: Problem,
-) -> (Tensor<2>, Tensor<2>) {
-    if !flex::is_fused(&students.device()) || problem.head.panels().is_none() {
+) -> [Tensor<2>; 3] {
+    if !flex::is_fused(&students.device()) || problem.heads().any(|head| head.panels().is_none()) {
         return reference::evaluate(students, teacher, lse, queries, &problem);
     }
-    let (gradient, metrics) = Dispatch::draft_loss_rows(
+    let (gradient, metrics, head) = Dispatch::draft_loss_rows(
         students.into_dispatch(),
         teacher.into_dispatch(),
         lse.into_dispatch(),
         queries,
         Arc::new(problem),
     );
-    (Tensor::from_dispatch(gradient), Tensor::from_dispatch(metrics))
+    [gradient, metrics, head].map(Tensor::from_dispatch)
 }
 
 /// Log of the softmax denominator of each row of `logits [rows, vocabulary]`, `[rows]`.
@@ -155,14 +226,15 @@ pub fn log_denominator(logits: Tensor<2>) -> Tensor<1> {
 /// Backend form.
 #[backend_extension(Flex)]
 pub trait DraftLossOps: Backend {
-    /// Weighted gradient `[steps · queries, hidden]` and metrics `[steps · queries, 2]` (loss, acceptance).
+    /// Weighted gradient `[steps · queries, hidden]`, metrics `[steps · queries, METRICS]`, and the gradient of the
+    /// drafter's own head, `[draft vocabulary, hidden]`, or one zero where it has none.
     fn draft_loss_rows(
         students: FloatTensor<Self>,
         teacher: FloatTensor<Self>,
         lse: FloatTensor<Self>,
         queries: usize,
         problem: Arc<Problem>,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
     /// Log softmax denominators.
     fn log_denominator_rows(logits: FloatTensor<Self>) -> FloatTensor<Self>;
 }
@@ -174,14 +246,14 @@ impl DraftLossOps for Flex {
         lse: FloatTensor<Self>,
         queries: usize,
         problem: Arc<Problem>,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         let (students, teacher, lse) = (Floats::new(students), Floats::new(teacher), Floats::new(lse));
         let [rows, width] = students.dims();
         let tables =
             cpu::Tables { students: students.values(), teacher: teacher.values(), lse: lse.values(), queries, width };
-        let panels = problem.head.panels().expect("the caller looked");
-        let [gradient, metrics] = cpu::evaluate(&tables, &problem, panels);
-        (flex::tensor(gradient, [rows, width]), flex::tensor(metrics, [rows, 2]))
+        let [gradient, metrics, head] = cpu::evaluate(&tables, &problem);
+        let of_head = if problem.own.is_some() { [head.len() / width, width] } else { [1, 1] };
+        (flex::tensor(gradient, [rows, width]), flex::tensor(metrics, [rows, METRICS]), flex::tensor(head, of_head))
     }
 
     fn log_denominator_rows(logits: FloatTensor<Self>) -> FloatTensor<Self> {

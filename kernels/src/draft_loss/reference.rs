@@ -1,73 +1,159 @@
 //! The same in plain tensor operations, block after block: every device, and what the CPU form is compared with.
 
 use super::chains::{Block, Factor, Link, Row, blocks, parts};
-use super::{Accepted, DraftLoss, Problem, Weighting};
+use super::policies::{shape, shape_draft};
+use super::{Accepted, DraftLoss, METRICS, Policies, Problem, TargetForm, Weighting};
 use crate::rope::indices;
-use burn::tensor::{Tensor, TensorData, activation};
+use burn::tensor::{Device, IndexingUpdateOp, Tensor, TensorData, activation};
 
 /// Chains of a block.
 const CHAINS: usize = 64;
 
-/// Gradient `[steps · queries, hidden]` and metrics `[steps · queries, 2]`, zero where nothing is supervised.
+/// Gradient `[steps · queries, hidden]` and metrics `[steps · queries, METRICS]`, zero where nothing is supervised, and
+/// the gradient of the drafter's own head, or one zero.
 pub(super) fn evaluate(
     students: Tensor<2>,
     teacher: Tensor<2>,
     lse: Tensor<1>,
     queries: usize,
     problem: &Problem,
-) -> (Tensor<2>, Tensor<2>) {
+) -> [Tensor<2>; 3] {
     let device = students.device();
     let [rows, width] = students.dims();
     let mut gradient = Tensor::<2>::zeros([rows, width], &device);
-    let mut metrics = Tensor::<2>::zeros([rows, 2], &device);
+    let mut metrics = Tensor::<2>::zeros([rows, METRICS], &device);
+    let of_head = problem.own.as_ref().map_or([1, 1], |head| head.rows().dims());
+    let mut of_head = Tensor::<2>::zeros(of_head, &device);
     for block in blocks(&problem.pairs, CHAINS) {
         let at = || indices(block.rows.iter().map(|r| r.step * queries + r.query), &device);
-        let targets = indices(block.targets.iter().copied(), &device);
-        let pick = indices(block.rows.iter().map(|r| r.target), &device);
-        let target = problem.head.logits(teacher.clone().select(0, targets.clone())).select(0, pick.clone());
-        let lse = lse.clone().select(0, targets).select(0, pick).unsqueeze_dim(1);
-        let logits = problem.head.logits(students.clone().select(0, at()));
-        let (of_logits, of_rows) = losses(logits, target, lse, &block, problem);
-        let add = burn::tensor::IndexingUpdateOp::Add;
-        gradient = gradient.select_assign(0, at(), problem.head.pull_back(of_logits), add);
-        metrics = metrics.select_assign(0, at(), of_rows, burn::tensor::IndexingUpdateOp::Add);
+        let inputs = students.clone().select(0, at());
+        let both = Both::new(problem, &block, problem.student().logits(inputs.clone()), &teacher, &lse);
+        let (of_logits, of_rows) = losses(both, &block, problem);
+        if problem.own.is_some() {
+            of_head = of_head + of_logits.clone().transpose().matmul(inputs);
+        }
+        let add = IndexingUpdateOp::Add;
+        gradient = gradient.select_assign(0, at(), problem.student().pull_back(of_logits), add);
+        metrics = metrics.select_assign(0, at(), of_rows, IndexingUpdateOp::Add);
     }
-    (gradient, metrics)
+    [gradient, metrics, of_head]
 }
 
-/// Weighted gradients of the rows' logits, and their values beside their overlaps.
-fn losses(
-    logits: Tensor<2>,
+/// The logits of a block's rows, as they are compared.
+struct Both {
+    /// The drafter's, `[rows, draft vocabulary]`.
+    student: Tensor<2>,
+    /// The target's, `[rows, draft vocabulary]`.
     target: Tensor<2>,
+    /// The target's log denominators, `[rows, 1]`.
     lse: Tensor<2>,
-    block: &Block,
-    problem: &Problem,
-) -> (Tensor<2>, Tensor<2>) {
-    let device = logits.device();
-    let column = |values: Vec<f32>| {
-        let rows = values.len();
-        Tensor::<2>::from_data(TensorData::new(values, [rows, 1]), &device)
-    };
-    let log_q = activation::log_softmax(logits, 1);
+    /// 1 where the two share a token, `[rows, 1]`; `None` where they all do.
+    meet: Option<Tensor<2>>,
+}
+
+impl Both {
+    fn new(problem: &Problem, block: &Block, student: Tensor<2>, teacher: &Tensor<2>, lse: &Tensor<1>) -> Self {
+        let device = student.device();
+        let targets = indices(block.targets.iter().copied(), &device);
+        let pick = || indices(block.rows.iter().map(|r| r.target), &device);
+        let words = student.dims()[1];
+        if let TargetForm::Known(known) = &problem.target {
+            let mut values = vec![f32::NEG_INFINITY; block.rows.len() * words];
+            for (row, values) in block.rows.iter().zip(values.chunks_exact_mut(words)) {
+                known[block.targets[row.target]].iter().for_each(|&(token, log)| values[token as usize] = log);
+            }
+            let lse = Tensor::zeros([block.rows.len(), 1], &device);
+            return Self { student, target: table(values, words, &device), lse, meet: None };
+        }
+        let teacher = teacher.clone().select(0, targets.clone());
+        if let Some(policies) = &problem.policies {
+            let all = policies.whole.as_ref().map_or(&problem.head, |(head, _)| head).logits(teacher);
+            return Self::shaped(problem, policies, block, student, all);
+        }
+        let lse = lse.clone().select(0, targets).select(0, pick()).unsqueeze_dim(1);
+        Self { student, target: problem.head.logits(teacher).select(0, pick()), lse, meet: None }
+    }
+
+    /// Row by row on the host, where the processors are; `all` are the target's logits, `[targets, vocabulary]`.
+    fn shaped(problem: &Problem, policies: &Policies, block: &Block, student: Tensor<2>, all: Tensor<2>) -> Self {
+        let device = student.device();
+        let ([_, words], [_, all_words]) = (student.dims(), all.dims());
+        let (mut student, mut all) = (host(student), host(all));
+        let (mut kept, mut spare) = (Vec::new(), Vec::new());
+        let rows = all.chunks_exact_mut(all_words).zip(&block.targets);
+        rows.for_each(|(row, &at)| shape(policies.at(at), row, &mut kept));
+        let lse = host(log_sum_exp(table(all.clone(), all_words, &device)));
+        let (mut target, mut lse_of, mut meet) = (Vec::new(), Vec::new(), Vec::new());
+        for (row, z) in block.rows.iter().zip(student.chunks_exact_mut(words)) {
+            let logits = &all[row.target * all_words..(row.target + 1) * all_words];
+            let start = target.len();
+            match &policies.whole {
+                Some((_, ids)) => target.extend(ids.iter().map(|&id| logits[id as usize])),
+                None => target.extend_from_slice(logits),
+            }
+            let policy = policies.at(block.targets[row.target]);
+            let shared = shape_draft(policy, problem.loss, z, &target[start..], &mut kept, &mut spare);
+            meet.push(f32::from(u8::from(shared)));
+            lse_of.push(lse[row.target]);
+        }
+        let [student, target] = [student, target].map(|values| table(values, words, &device));
+        let [lse, meet] = [lse_of, meet].map(|values| table(values, 1, &device));
+        Self { student, target, lse, meet: Some(meet) }
+    }
+}
+
+fn host(tensor: Tensor<2>) -> Vec<f32> {
+    tensor.into_data().try_to_vec().expect("an f32 tensor")
+}
+
+/// `values` in rows of `width`.
+fn table(values: Vec<f32>, width: usize, device: &Device) -> Tensor<2> {
+    let rows = values.len() / width;
+    Tensor::from_data(TensorData::new(values, [rows, width]), device)
+}
+
+/// Weighted gradients of the rows' logits, and their metrics.
+fn losses(both: Both, block: &Block, problem: &Problem) -> (Tensor<2>, Tensor<2>) {
+    let Both { student, target, lse, meet } = both;
+    let device = student.device();
+    let column = |values: Vec<f32>| table(values, 1, &device);
+    let likeliest = student.clone().argmax(1);
+    let log_q = activation::log_softmax(student, 1);
     let log_p = target.clone() - lse;
     let log_alpha = log_sum_exp(log_p.clone().min_pair(log_q.clone()));
+    let met = |x: Tensor<2>| if let Some(meet) = &meet { x * meet.clone() } else { x };
+    let alpha = met(log_alpha.clone().exp());
     let accepted = match problem.accepted {
-        Accepted::Overlap => log_alpha.clone().exp(),
-        Accepted::TargetOnly => log_p.clone().gather(1, log_q.clone().argmax(1)).exp(),
+        Accepted::Overlap => alpha.clone(),
+        Accepted::TargetOnly => log_p.clone().gather(1, likeliest.clone()).exp(),
     };
-    let weight = column(block.rows.iter().map(|r| problem.weights[r.step]).collect());
+    let slope = |r: &Row| problem.policies.as_ref().map_or(1.0, |p| p.at(block.targets[r.target]).temperature as f32);
+    let weight = column(block.rows.iter().map(|r| problem.weights[r.step] / slope(r)).collect());
     let fixed = !problem.loss.is_chain() && problem.weighting == Weighting::Fixed;
-    let chained = (!fixed).then(|| Chained::new(&log_q, &log_p, &log_alpha, block, problem));
+    let chained = (!fixed || problem.passage).then(|| Chained::new(&log_q, &log_p, &alpha, block, problem));
+    // Where the target has nothing on the draft vocabulary there is no gradient.
+    let nothing = target.clone().max_dim(1).equal_elem(f32::NEG_INFINITY);
     let (mut value, mut gradient) = match &chained {
         Some(chained) if problem.loss.is_chain() => chained.of_chains(&log_q, &log_p),
         _ => of_rows(problem.loss, log_q, log_p, activation::log_softmax(target, 1), log_alpha),
     };
+    let [rows, words] = gradient.dims();
+    gradient = gradient.mask_fill(nothing.clone().expand([rows, words]), 0.0);
+    let rejected = f32::from(u8::from(problem.loss == DraftLoss::TotalVariation));
+    value = value.mask_fill(nothing, rejected);
+    let mut passed = value.zeros_like();
     if let Some(chained) = chained {
-        gradient = gradient * column(chained.parts.iter().map(|(factor, _)| factor.scale).collect());
-        let shares: Option<Vec<f32>> = chained.parts.iter().map(|(_, share)| *share).collect();
-        value = shares.map_or(value, column);
+        if !fixed {
+            gradient = gradient * column(chained.parts.iter().map(|(factor, _)| factor.scale).collect());
+            let shares: Option<Vec<f32>> = chained.parts.iter().map(|(_, share)| *share).collect();
+            value = shares.map_or(value, column);
+        }
+        if problem.passage {
+            let likeliest: Vec<i64> = likeliest.into_data().convert::<i64>().try_to_vec().expect("whole numbers");
+            passed = column(chained.passed(problem.accepted, &likeliest));
+        }
     }
-    (gradient * weight, Tensor::cat(vec![value, accepted], 1))
+    (gradient * weight, Tensor::cat(vec![value, accepted, passed], 1))
 }
 
 /// Value `[rows, 1]` and gradient `[rows, draft vocabulary]` of the losses of one row.
@@ -79,20 +165,25 @@ fn of_rows(
     log_alpha: Tensor<2>,
 ) -> (Tensor<2>, Tensor<2>) {
     let (p, q) = (own.clone().exp(), log_q.clone().exp());
-    let kl = |own: Tensor<2>| (p.clone() * (own - log_q.clone())).sum_dim(1);
+    // Where there is no mass the logarithm may be infinite.
+    let weighed = |mass: &Tensor<2>, x: Tensor<2>| {
+        let none = mass.clone().equal_elem(0.0);
+        (mass.clone() * x).mask_fill(none, 0.0)
+    };
+    let kl = |own: Tensor<2>| weighed(&p, own - log_q.clone()).sum_dim(1);
     match loss {
         DraftLoss::Kl => (kl(own), q - p),
-        DraftLoss::CrossEntropy => ((p.clone() * log_q).sum_dim(1).neg(), q - p),
+        DraftLoss::CrossEntropy => (weighed(&p, log_q).sum_dim(1).neg(), q - p),
         DraftLoss::ReverseKl => {
-            let of_token = q.clone() * (log_q - own);
+            let of_token = weighed(&q, log_q - own);
             let value = of_token.clone().sum_dim(1);
             (value.clone(), of_token - q * value)
         }
         DraftLoss::JensenShannon => {
             let log_mean = ((p.clone() + q.clone()) * 0.5).log();
-            let of_q = q.clone() * (log_q - log_mean.clone());
+            let of_q = weighed(&q, log_q - log_mean.clone());
             let drafters = of_q.clone().sum_dim(1);
-            let value = (p * (own - log_mean)).sum_dim(1) + drafters.clone();
+            let value = weighed(&p, own - log_mean).sum_dim(1) + drafters.clone();
             (value * 0.5, (of_q - q * drafters) * 0.5)
         }
         DraftLoss::Lk => {
@@ -129,23 +220,25 @@ struct Chained {
     hot: Tensor<2>,
     /// What more of `q` on that token is worth, `[rows, 1]`.
     worth: Tensor<2>,
+    tokens: Vec<Option<u32>>,
+    /// `q/p` of each row's token, 0 without one.
+    ratio: Vec<f32>,
 }
 
 impl Chained {
-    fn new(log_q: &Tensor<2>, log_p: &Tensor<2>, log_alpha: &Tensor<2>, block: &Block, problem: &Problem) -> Self {
+    fn new(log_q: &Tensor<2>, log_p: &Tensor<2>, alpha: &Tensor<2>, block: &Block, problem: &Problem) -> Self {
         let device = log_q.device();
-        let host = |x: Tensor<2>| -> Vec<f32> { x.into_data().try_to_vec().expect("an f32 tensor") };
         let [rows, words] = log_q.dims();
         let tokens: Vec<Option<u32>> = block.rows.iter().map(|r| problem.labels[block.targets[r.target]]).collect();
         let hot = tokens.iter().flat_map(|x| (0..words).map(move |w| f32::from(*x == Some(w as u32)))).collect();
-        let hot = Tensor::<2>::from_data(TensorData::new::<f32, _>(hot, [rows, words]), &device);
-        // A row without a token has zeros for ones, hence a ratio and a share of 1 that do not count.
-        let at_token = |x: Tensor<2>| host((x * hot.clone()).sum_dim(1).exp());
-        let ratio = at_token(log_q.clone() - log_p.clone());
-        let share = at_token(log_q.clone());
-        let alpha = host(log_alpha.clone().exp());
+        let at = || indices(tokens.iter().map(|x| x.unwrap_or(0) as usize), &device).unsqueeze_dim(1);
+        let [log_q, log_p] = [log_q, log_p].map(|x| host(x.clone().gather(1, at())));
+        let alpha = host(alpha.clone());
         let known = |i: usize, value: f32| if tokens[i].is_some() { value } else { 0.0 };
-        let link = |i: usize| Link { alpha: alpha[i], ratio: known(i, ratio[i]), share: known(i, share[i]) };
+        let possible = |i: usize| alpha[i] > 0.0 && log_p[i] > f32::NEG_INFINITY;
+        let ratio = |i: usize| if possible(i) { known(i, (log_q[i] - log_p[i]).exp()) } else { 0.0 };
+        let ratio: Vec<f32> = (0..rows).map(ratio).collect();
+        let link = |i: usize| Link { alpha: alpha[i], ratio: ratio[i], share: known(i, log_q[i].exp()) };
         let links: Vec<Link> = (0..rows).map(link).collect();
         let mut start = 0;
         let chain = |chain: &[Row]| {
@@ -156,7 +249,17 @@ impl Chained {
         let parts: Vec<_> = block.chains().flat_map(chain).collect();
         // Acceptance of the token gains nothing once the drafter gives it what the target does.
         let worth = (0..rows).map(|i| known(i, if ratio[i] < 1.0 { parts[i].0.worth } else { 0.0 })).collect();
-        Self { parts, hot, worth: Tensor::from_data(TensorData::new::<f32, _>(worth, [rows, 1]), &device) }
+        Self { parts, hot: table(hot, words, &device), worth: table(worth, 1, &device), tokens, ratio }
+    }
+
+    /// The chance that the verifier goes on behind each row along the text; `likeliest` are the drafter's tokens.
+    fn passed(&self, accepted: Accepted, likeliest: &[i64]) -> Vec<f32> {
+        let hit =
+            |(token, likeliest): (&Option<u32>, &i64)| f32::from(u8::from(token.map(i64::from) == Some(*likeliest)));
+        match accepted {
+            Accepted::Overlap => self.ratio.iter().map(|ratio| ratio.min(1.0)).collect(),
+            Accepted::TargetOnly => self.tokens.iter().zip(likeliest).map(hit).collect(),
+        }
     }
 
     /// As [`of_rows`], for losses of whole chains: `1 - α` and what the token is worth.
@@ -167,7 +270,8 @@ impl Chained {
 }
 
 fn log_sum_exp(x: Tensor<2>) -> Tensor<2> {
-    let top = x.clone().max_dim(1);
+    // A row of nothing but -inf has the logarithm -inf.
+    let top = x.clone().max_dim(1).clamp_min(-1e30);
     (x - top.clone()).exp().sum_dim(1).log() + top
 }
 

@@ -5,7 +5,7 @@
 //! that the target rules out (`t = -inf`) have `p = 0`.
 
 use super::DraftLoss;
-use crate::simd::{exp, exp_shifted, flushed, kernel, ln_1p, max, sum};
+use crate::simd::{exp, exp_m1, exp_shifted, flushed, kernel, ln_1p, max, sum, sum64};
 
 /// What all losses of a row are made of.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +20,8 @@ pub(super) struct Statistics {
     log_alpha: f32,
     /// `S`, the drafter's mass on tokens that it gives less than the target does, and its mass on the others.
     sides: [f32; 2],
+    /// Whether the verifier accepts nothing here, whatever `α` says.
+    refused: bool,
 }
 
 /// A softmax: `ln q = (z - top) - log`. The largest logit goes first, so that little is lost beside large logits.
@@ -27,12 +29,26 @@ pub(super) struct Statistics {
 pub(super) struct Norm {
     top: f32,
     log: f32,
+    /// `e^-log`, and not by way of `log`: a logarithm of size 10 has no more digits than its rounding leaves.
+    share: f32,
 }
 
 impl Norm {
     #[inline(always)]
     fn of(self, logit: f32) -> f32 {
         (logit - self.top) - self.log
+    }
+
+    /// The probability where the rounding of `ln q`, a number of size 10, is too much: what the difference of the
+    /// logits loses is put back.
+    #[inline(always)]
+    fn mass(self, logit: f32) -> f32 {
+        let below = logit - self.top;
+        let back = below - logit;
+        let lost = (logit - (below - back)) - (self.top + back);
+        let mass = exp(below) * self.share;
+        // A logit of -inf has no mass, and what it loses is no number.
+        if mass > 0.0 { lost.mul_add(mass, mass) } else { 0.0 }
     }
 }
 
@@ -45,15 +61,24 @@ pub(super) struct Target<'a> {
     pub mass: &'a [f32],
     p: Norm,
     own: Norm,
+    /// Whether the target has mass on the draft vocabulary. If it has none, the row is rejected whatever the drafter
+    /// does: it has a metric but no gradient.
+    within: bool,
 }
 
 impl<'a> Target<'a> {
     /// Reads a row that has the log denominator `lse` over its whole vocabulary, and writes its distribution to `mass`.
     pub fn new(logits: &'a [f32], lse: f32, mass: &'a mut [f32], scratch: &mut Vec<f32>) -> Self {
+        if max(logits) == f32::NEG_INFINITY {
+            mass.fill(0.0);
+            let none = Norm { top: 0.0, log: 0.0, share: 0.0 };
+            return Self { logits, mass, p: none, own: none, within: false };
+        }
         let own = norm(logits, scratch);
-        let p = Norm { top: own.top, log: lse - own.top };
+        let log = lse - own.top;
+        let p = Norm { top: own.top, log, share: exp(-log) };
         masses(logits, p, mass);
-        Self { logits, mass, p, own }
+        Self { logits, mass, p, own, within: true }
     }
 }
 
@@ -75,7 +100,22 @@ impl Statistics {
     /// Reads a row.
     pub fn new(z: &[f32], target: &Target, scratch: &mut Vec<f32>) -> Self {
         let (q, log_alpha, sides) = overlap(z, target.logits, target.mass, target.p, scratch);
-        Self { q, p: target.p, own: target.own, log_alpha, sides }
+        Self { q, p: target.p, own: target.own, log_alpha, sides, refused: false }
+    }
+
+    /// The same row where the verifier accepts nothing: it keeps other tokens than those that are read here.
+    pub fn refused(self) -> Self {
+        Self { refused: true, ..self }
+    }
+
+    /// The chance that a sampled draft is accepted.
+    pub fn accepted(&self) -> f32 {
+        if self.refused { 0.0 } else { self.alpha() }
+    }
+
+    /// Whether `token` is the drafter's likeliest, the lowest among equals.
+    pub fn is_likeliest(&self, z: &[f32], token: usize) -> bool {
+        z.iter().position(|&z| z == self.q.top) == Some(token)
     }
 
     /// The overlap `Σ min(p, q)`.
@@ -95,7 +135,9 @@ impl Statistics {
 
     /// `q/p` of the token with these logits.
     pub fn ratio(&self, z: f32, t: f32) -> f32 {
-        exp((self.q.of(z) - self.p.of(t)).min(88.0))
+        // A token that the target rules out is in no text of its own.
+        let possible = t > f32::NEG_INFINITY && !self.refused;
+        if possible { exp((self.q.of(z) - self.p.of(t)).min(88.0)) } else { 0.0 }
     }
 
     /// Replaces `z` by the gradient of `loss`, times `factor.scale`, and returns its value. Chain losses differentiate
@@ -110,8 +152,13 @@ impl Statistics {
         scratch: &mut Vec<f32>,
     ) -> f32 {
         scratch.resize(z.len(), 0.0);
-        let Self { q, p, own, log_alpha, sides } = *self;
+        let Self { q, p, own, log_alpha, sides, .. } = *self;
         let weight = factor.scale;
+        if !target.within {
+            z.fill(0.0);
+            let rejected = loss.is_chain() || loss == DraftLoss::TotalVariation;
+            return if rejected { 1.0 } else { 0.0 };
+        }
         let t = target.logits;
         match loss {
             DraftLoss::Kl => forward_kl(z, target, q, 1.0, weight, scratch),
@@ -147,7 +194,8 @@ fn norm_of(z: &[f32], scratch: &mut [f32]) -> Norm {
     for (s, z) in scratch.iter_mut().zip(z) {
         *s = flushed(exp(z - top));
     }
-    Norm { top, log: sum(scratch).ln() }
+    let total = sum(scratch);
+    Norm { top, log: total.ln(), share: 1.0 / total }
 }
 
 kernel! {
@@ -160,7 +208,7 @@ kernel! {
 
 /// Log of the softmax denominator of `z`.
 pub(super) fn log_denominator(z: &[f32], scratch: &mut Vec<f32>) -> f32 {
-    let Norm { top, log } = norm(z, scratch);
+    let Norm { top, log, .. } = norm(z, scratch);
     top + log
 }
 
@@ -197,7 +245,7 @@ kernel! {
             }
             let top = max(smaller);
             exp_shifted(smaller, top);
-            log_alpha = top + sum(smaller).ln();
+            log_alpha = if top > f32::NEG_INFINITY { top + sum(smaller).ln() } else { top };
         }
         for (s, m) in smaller.iter_mut().zip(mass.iter_mut()) {
             *s = if *m < 0.0 { -*m } else { 0.0 };
@@ -241,48 +289,88 @@ impl Ratio {
 
 kernel! {
     /// `Σ q (ln q - ln p̃)`.
-    fn reverse_kl(z: &mut [f32], t: &[f32], q: Norm, own: Norm, weight: f32, scratch: &mut [f32]) -> f32 {
+    ///
+    /// Of a certain drafter's likeliest token the gradient is `q` times next to nothing, the token's own `ln (q/p̃)` less
+    /// a mean that it makes up alone. Ratios are therefore counted from that token's.
+    fn reverse_kl(z: &mut [f32], t: &[f32], q: Norm, own: Norm, weight: f32, scratch: &mut Vec<f32>) -> f32 {
+        scratch.resize(2 * z.len(), 0.0);
+        let (masses, terms) = scratch.split_at_mut(z.len());
         let ratio = Ratio::new(q, own);
-        for ((s, z), t) in scratch.iter_mut().zip(z.iter()).zip(t) {
-            let mass = exp(q.of(*z));
-            *s = if mass > 0.0 { mass * ratio.of(*z, *t) as f32 } else { 0.0 };
+        // An infinite one makes the divergence infinite, whatever it is counted from.
+        let centre = Some(centre(z, t, q, ratio)).filter(|centre| centre.is_finite()).unwrap_or(0.0);
+        for (((m, s), z), t) in masses.iter_mut().zip(terms.iter_mut()).zip(z.iter()).zip(t) {
+            *m = q.mass(*z);
+            *s = if *m > 0.0 { *m * (ratio.of(*z, *t) - centre) as f32 } else { 0.0 };
         }
-        let value = sum(scratch);
-        for (z, t) in z.iter_mut().zip(t) {
-            let mass = exp(q.of(*z));
-            let excess = if mass > 0.0 { (ratio.of(*z, *t) - f64::from(value)) as f32 } else { 0.0 };
-            *z = weight * flushed(mass * excess);
+        let mean = sum64(terms) / sum64(masses);
+        for ((z, t), mass) in z.iter_mut().zip(t).zip(masses) {
+            let excess = if *mass > 0.0 { (ratio.of(*z, *t) - centre - mean) as f32 } else { 0.0 };
+            *z = weight * flushed(*mass * excess);
         }
-        value
+        (centre + mean) as f32
     }
+}
+
+/// `ln (q/p̃)` of the drafter's likeliest token: infinite where the target rules that out.
+#[inline(always)]
+fn centre(z: &[f32], t: &[f32], q: Norm, ratio: Ratio) -> f64 {
+    z.iter().position(|&z| z == q.top).map_or(0.0, |top| ratio.of(z[top], t[top]))
 }
 
 kernel! {
     /// Jensen–Shannon divergence: `½ KL(p̃ ‖ m) + ½ KL(q ‖ m)` with `m` the mean of both.
-    fn jensen_shannon(z: &mut [f32], t: &[f32], q: Norm, own: Norm, weight: f32, scratch: &mut [f32]) -> f32 {
+    ///
+    /// The gradient is `q` times what `ln (q/m)` is above its mean. All are near `ln 2` where the distributions hardly
+    /// meet, and near 0 where they are alike, so differences from one token's value are computed, not the values: of
+    /// the drafter's likeliest, for the reason above.
+    fn jensen_shannon(z: &mut [f32], t: &[f32], q: Norm, own: Norm, weight: f32, scratch: &mut Vec<f32>) -> f32 {
+        scratch.resize(3 * z.len(), 0.0);
+        let (masses, rest) = scratch.split_at_mut(z.len());
+        let (above, terms) = rest.split_at_mut(z.len());
         let ratio = Ratio::new(q, own);
-        // The drafter's part first: the gradient needs its whole.
-        for ((s, z), t) in scratch.iter_mut().zip(z.iter()).zip(t) {
-            let mass = exp(q.of(*z));
-            *s = if mass > 0.0 { mass * over_mean(ratio.of(*z, *t) as f32) } else { 0.0 };
+        // A token so much below the target that the lower bound holds is not one that the drafter is certain of; beyond
+        // the upper one the value is that of a token which the target rules out.
+        let centre = centre(z, t, q, ratio).clamp(-0.7, 80.0);
+        let of_centre = below_ln_2(centre as f32);
+        let slope = (1.0 / (1.0 + centre.exp())) as f32;
+        for ((((h, m), s), z), t) in above.iter_mut().zip(masses.iter_mut()).zip(terms.iter_mut()).zip(z.iter()).zip(t) {
+            let (over, p) = (ratio.of(*z, *t), own.mass(*t));
+            *m = q.mass(*z);
+            *h = if *m > 0.0 { over_centre(over, centre, of_centre, slope) } else { 0.0 };
+            *s = if p > 0.0 { p * (std::f32::consts::LN_2 - below_ln_2(-over as f32)) } else { 0.0 };
         }
-        let of_q = sum(scratch);
-        for ((s, z), t) in scratch.iter_mut().zip(z.iter_mut()).zip(t) {
-            let (p, mass) = (exp(own.of(*t)), exp(q.of(*z)));
-            let over = ratio.of(*z, *t) as f32;
-            *s = if p > 0.0 { p * over_mean(-over) } else { 0.0 };
-            let excess = if mass > 0.0 { over_mean(over) - of_q } else { 0.0 };
-            *z = 0.5 * weight * flushed(mass * excess);
+        let of_p = sum64(terms);
+        for ((s, h), m) in terms.iter_mut().zip(above.iter()).zip(masses.iter()) {
+            *s = *m * *h;
         }
-        0.5 * (of_q + sum(scratch))
+        let mean = sum64(terms) / sum64(masses);
+        for ((z, h), m) in z.iter_mut().zip(above.iter()).zip(masses.iter()) {
+            *z = 0.5 * weight * flushed(*m * (f64::from(*h) - mean) as f32);
+        }
+        let of_q = std::f64::consts::LN_2 - f64::from(of_centre) + mean;
+        (0.5 * (of_q + of_p)) as f32
     }
 }
 
-/// `ln (a / m)` with `m` the mean of `a` and `b`, from `ln (a/b)`: `ln 2 - ln (1 + b/a)`.
+/// What `ln (a/m)`, with `m` the mean of `a` and `b`, lacks to `ln 2`: `ln (1 + b/a)`, from `ln (a/b)`.
 #[inline(always)]
-fn over_mean(log_ratio: f32) -> f32 {
-    let below = if log_ratio < 0.0 { log_ratio } else { 0.0 };
-    (std::f32::consts::LN_2 - ln_1p(exp(-log_ratio.abs()))) + below
+fn below_ln_2(log_ratio: f32) -> f32 {
+    let below = if log_ratio < 0.0 { -log_ratio } else { 0.0 };
+    ln_1p(exp(-log_ratio.abs())) + below
+}
+
+/// `below_ln_2(centre) - below_ln_2(x)`: near the centre as `-ln (1 + slope · (e^(centre - x) - 1))`, with `slope` the
+/// share `1/(1 + e^centre)`, and as it stands where it is of the size of its parts.
+#[inline(always)]
+fn over_centre(x: f64, centre: f64, of_centre: f32, slope: f32) -> f32 {
+    let below = centre - x;
+    let rounded = (below as f32).clamp(-87.0, 88.0);
+    let grown = exp_m1(rounded);
+    // The difference is of size 10; what its rounding loses is put back.
+    let lost = ((below - f64::from(rounded)) as f32).clamp(-1e-5, 1e-5);
+    let y = slope * (grown + 1.0).mul_add(lost, grown);
+    let near = -ln_1p(y.clamp(-0.5, 1.0));
+    if y.abs() < 0.5 { near } else { of_centre - below_ln_2(x as f32) }
 }
 
 kernel! {

@@ -1,7 +1,7 @@
 //! Products of rows with weights: `x [rows, inputs] · w [inputs, outputs]`.
 //!
-//! [`Projection`] holds frozen weights in the order that products read them; [`linear`] multiplies by weights that
-//! training moves. Both use [`panels`] on the CPU where the processor has the instructions, else Burn's own product.
+//! [`Projection`] holds frozen weights in the order that products read them; [`Learned`] is a weight that training moves,
+//! between two of its moves. Both use [`panels`] on the CPU where the processor has the instructions, else Burn's own product.
 
 mod head;
 mod panels;
@@ -17,7 +17,8 @@ use burn::tensor::{Device, Tensor};
 pub use head::Head;
 pub use panels::Panels;
 use panels::available;
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 /// A frozen weight matrix `[inputs, outputs]`.
 #[derive(Clone)]
@@ -100,12 +101,44 @@ fn panelled(device: &Device) -> bool {
     flex::is_fused(device) && available()
 }
 
-/// `x [rows, inputs] · weight [inputs, outputs]`, both of which may carry a tape.
-pub fn linear(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
-    if panelled(&x.device()) {
-        return Tensor::from_dispatch(Dispatch::linear_rows(x.into_dispatch(), weight.into_dispatch()));
+/// A learned weight matrix `[inputs, outputs]` as it is in one step of training; it may carry a tape.
+///
+/// An unroll multiplies by the same weights again and again, so what products read is laid out once, when it is first
+/// needed.
+#[derive(Clone)]
+pub struct Learned {
+    weight: Tensor<2>,
+    forms: Arc<Forms>,
+}
+
+/// A weight laid out for the way forth and the way back.
+#[derive(Default)]
+pub struct Forms {
+    forth: OnceLock<Panels>,
+    back: OnceLock<Panels>,
+}
+
+impl fmt::Debug for Forms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Forms").finish_non_exhaustive()
     }
-    x.matmul(weight)
+}
+
+impl Learned {
+    /// Takes `weight [inputs, outputs]`.
+    pub fn new(weight: Tensor<2>) -> Self {
+        Self { weight, forms: Arc::default() }
+    }
+
+    /// `x [rows, inputs] · weight`, `[rows, outputs]`; `x` may carry a tape.
+    pub fn apply(&self, x: Tensor<2>) -> Tensor<2> {
+        let weight = self.weight.clone();
+        if panelled(&x.device()) {
+            let (x, weight) = (x.into_dispatch(), weight.into_dispatch());
+            return Tensor::from_dispatch(Dispatch::linear_rows(x, weight, self.forms.clone()));
+        }
+        x.matmul(weight)
+    }
 }
 
 /// Backend form of frozen products. Shapes as in [`Projection`].
@@ -115,13 +148,13 @@ pub trait ProjectOps: Backend {
     fn project_rows(x: FloatTensor<Self>, panels: Arc<Panels>) -> FloatTensor<Self>;
 }
 
-/// Backend form of products whose two factors are learned. Shapes as in [`linear`].
+/// Backend form of products whose two factors may be learned. Shapes as in [`Learned`]; `forms` are those of `weight`.
 #[backend_extension(Flex, Autodiff)]
 pub trait LinearOps: Backend {
     /// Rows times weight.
-    fn linear_rows(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self>;
+    fn linear_rows(x: FloatTensor<Self>, weight: FloatTensor<Self>, forms: Arc<Forms>) -> FloatTensor<Self>;
     /// Gradient with respect to `x`: `dy · weightᵀ`.
-    fn linear_input_gradient(dy: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self>;
+    fn linear_input_gradient(dy: FloatTensor<Self>, weight: FloatTensor<Self>, forms: Arc<Forms>) -> FloatTensor<Self>;
     /// Gradient with respect to `weight`: `xᵀ · dy`.
     fn linear_weight_gradient(x: FloatTensor<Self>, dy: FloatTensor<Self>) -> FloatTensor<Self>;
 }
@@ -138,39 +171,39 @@ fn multiply(a: View, panels: &Panels) -> FloatTensor<Flex> {
     flex::tensor(panels.product(a), [a.rows, panels.outputs()])
 }
 
-/// `a · b` by panels of `b`.
-fn product(a: View, b: View) -> FloatTensor<Flex> {
-    multiply(a, &Panels::new(b).expect("only called where panels exist"))
+/// `b` in panels.
+fn laid_out(b: View) -> Panels {
+    Panels::new(b).expect("only called where panels exist")
 }
 
 impl LinearOps for Flex {
-    fn linear_rows(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
-        product(Floats::new(x).view(), Floats::new(weight).view())
+    fn linear_rows(x: FloatTensor<Self>, weight: FloatTensor<Self>, forms: Arc<Forms>) -> FloatTensor<Self> {
+        multiply(Floats::new(x).view(), forms.forth.get_or_init(|| laid_out(Floats::new(weight).view())))
     }
 
-    fn linear_input_gradient(dy: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
-        product(Floats::new(dy).view(), Floats::new(weight).view().t())
+    fn linear_input_gradient(dy: FloatTensor<Self>, weight: FloatTensor<Self>, forms: Arc<Forms>) -> FloatTensor<Self> {
+        multiply(Floats::new(dy).view(), forms.back.get_or_init(|| laid_out(Floats::new(weight).view().t())))
     }
 
     fn linear_weight_gradient(x: FloatTensor<Self>, dy: FloatTensor<Self>) -> FloatTensor<Self> {
-        product(Floats::new(x).view().t(), Floats::new(dy).view())
+        multiply(Floats::new(x).view().t(), &laid_out(Floats::new(dy).view()))
     }
 }
 
 impl<B: LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C> {
-    fn linear_rows(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn linear_rows(x: FloatTensor<Self>, weight: FloatTensor<Self>, forms: Arc<Forms>) -> FloatTensor<Self> {
         #[derive(Debug)]
         struct LinearBackward;
 
         impl<B: LinearOps> Backward<B, 2> for LinearBackward {
-            type State = (B::FloatTensorPrimitive, B::FloatTensorPrimitive);
+            type State = (B::FloatTensorPrimitive, B::FloatTensorPrimitive, Arc<Forms>);
 
             fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
                 let dy = grads.consume::<B>(&ops.node);
-                let (x, weight) = ops.state;
+                let (x, weight, forms) = ops.state;
                 let [of_x, of_weight] = ops.parents;
                 if let Some(node) = of_x {
-                    grads.register::<B>(node.id, B::linear_input_gradient(dy.clone(), weight));
+                    grads.register::<B>(node.id, B::linear_input_gradient(dy.clone(), weight, forms));
                 }
                 if let Some(node) = of_weight {
                     grads.register::<B>(node.id, B::linear_weight_gradient(x, dy));
@@ -179,14 +212,14 @@ impl<B: LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C> {
         }
 
         let ((x, x_node), (weight, weight_node)) = (x.into_parts(), weight.into_parts());
-        let y = B::linear_rows(x.clone(), weight.clone());
+        let y = B::linear_rows(x.clone(), weight.clone(), forms.clone());
         match LinearBackward.prepare::<C>([x_node, weight_node]).compute_bound().stateful() {
-            OpsKind::Tracked(prep) => prep.finish((x, weight), y),
+            OpsKind::Tracked(prep) => prep.finish((x, weight, forms), y),
             OpsKind::UnTracked(prep) => prep.finish(y),
         }
     }
 
-    fn linear_input_gradient(_: FloatTensor<Self>, _: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn linear_input_gradient(_: FloatTensor<Self>, _: FloatTensor<Self>, _: Arc<Forms>) -> FloatTensor<Self> {
         unreachable!("gradients are first order")
     }
 
@@ -224,12 +257,14 @@ mod tests {
         let device = Device::flex().autodiff();
         let (x, w) = (noise(33, 70, &device).require_grad(), noise(70, 101, &device).require_grad());
         let weight = noise(33, 101, &device);
-        let run = |f: fn(Tensor<2>, Tensor<2>) -> Tensor<2>| {
-            let y = f(x.clone(), w.clone());
+        // Twice, as in an unroll: the second product finds what the first has laid out.
+        let run = |f: &dyn Fn(Tensor<2>) -> Tensor<2>| {
+            let y = f(x.clone()) + f(x.clone() * 2.0);
             let grads = (y.clone() * weight.clone()).sum().backward();
             [y.without_autodiff(), x.grad(&grads).unwrap(), w.grad(&grads).unwrap()]
         };
-        for (a, b) in run(linear).into_iter().zip(run(|x, w| x.matmul(w))) {
+        let learned = Learned::new(w.clone());
+        for (a, b) in run(&|x| learned.apply(x)).into_iter().zip(run(&|x| x.matmul(w.clone()))) {
             assert_close(a, b);
         }
     }

@@ -159,10 +159,9 @@ impl Panels {
         for t in 0..tiles {
             // Tiles as equal as can be: one of a single row would wait for its sums.
             let (first, end) = (rows.start + t * rows.len() / tiles, rows.start + (t + 1) * rows.len() / tiles);
-            let ahead = match t {
-                0 => lines.as_ptr().wrapping_add(AHEAD),
-                1 if !later.is_empty() => later[from * 3..].as_ptr(),
-                _ => std::ptr::null(),
+            let ahead = match tiles {
+                1 => Ahead { lines: lines.as_ptr().wrapping_add(AHEAD), inputs: depth, each: 3 },
+                _ => Ahead::share(later.get(from * 3..).unwrap_or_default(), lines.len(), t, tiles),
             };
             let part = Part { a, first, from, lines, ahead, resume: from > 0 };
             // SAFETY: the tile lies within the rows and columns that the caller grants.
@@ -207,6 +206,27 @@ pub fn available() -> bool {
     false
 }
 
+/// Lines that a tile asks memory for while it multiplies. A tile that is alone looks some way ahead of itself; several
+/// bring the next panel together, so that memory is busy all the time that this panel is at hand.
+#[derive(Clone, Copy)]
+struct Ahead {
+    lines: *const Line,
+    /// Inputs at which lines are asked for, from the first on.
+    inputs: usize,
+    /// Lines at each of them, 1 to 3.
+    each: usize,
+}
+
+impl Ahead {
+    /// What tile `t` of `tiles` brings of the first `count` lines of `next`.
+    fn share(next: &[Line], count: usize, t: usize, tiles: usize) -> Self {
+        let count = count.min(next.len());
+        let (first, end) = (t * count / tiles, (t + 1) * count / tiles);
+        let each = 3_usize.div_ceil(tiles);
+        Self { lines: next[first..].as_ptr(), inputs: (end - first) / each, each }
+    }
+}
+
 /// A tile's part of the work: some inputs of at most [`ROWS`] rows.
 #[derive(Clone, Copy)]
 struct Part<'a> {
@@ -217,9 +237,8 @@ struct Part<'a> {
     from: usize,
     /// The panel's lines of these inputs, three an input.
     lines: &'a [Line],
-    /// Lines to ask memory for, as many as `lines`: the first tile looks some way ahead of itself, the second brings the
-    /// next panel while this one is at hand; null for nothing.
-    ahead: *const Line,
+    /// Lines to ask memory for on the way.
+    ahead: Ahead,
     /// Whether the results hold the sums of the inputs before.
     resume: bool,
 }
@@ -253,15 +272,29 @@ impl Part<'_> {
     unsafe fn dispatch(self, rows: usize, out: *mut f32, stride: usize) {
         // SAFETY: handed on.
         unsafe {
+            match self.ahead.each {
+                1 => self.rows::<1>(rows, out, stride),
+                2 => self.rows::<2>(rows, out, stride),
+                _ => self.rows::<3>(rows, out, stride),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`tile`].
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn rows<const EACH: usize>(self, rows: usize, out: *mut f32, stride: usize) {
+        // SAFETY: handed on.
+        unsafe {
             match rows {
-                1 => tile::<1>(self, out, stride),
-                2 => tile::<2>(self, out, stride),
-                3 => tile::<3>(self, out, stride),
-                4 => tile::<4>(self, out, stride),
-                5 => tile::<5>(self, out, stride),
-                6 => tile::<6>(self, out, stride),
-                7 => tile::<7>(self, out, stride),
-                8 => tile::<8>(self, out, stride),
+                1 => tile::<1, EACH>(self, out, stride),
+                2 => tile::<2, EACH>(self, out, stride),
+                3 => tile::<3, EACH>(self, out, stride),
+                4 => tile::<4, EACH>(self, out, stride),
+                5 => tile::<5, EACH>(self, out, stride),
+                6 => tile::<6, EACH>(self, out, stride),
+                7 => tile::<7, EACH>(self, out, stride),
+                8 => tile::<8, EACH>(self, out, stride),
                 _ => unreachable!("tiles have 1 to {ROWS} rows"),
             }
         }
@@ -275,29 +308,25 @@ impl Part<'_> {
     }
 }
 
-/// `R` rows times one panel.
+/// `R` rows times one panel, with `EACH` lines asked for ahead at a time.
 ///
 /// # Safety
 /// The processor has AVX-512F; `part.a` fits its slice and holds the rows `first..first + R` and the inputs of
 /// `part.lines`; `out` points to `R` rows of [`WIDTH`] numbers, `stride` apart.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-unsafe fn tile<const R: usize>(part: Part, out: *mut f32, stride: usize) {
+unsafe fn tile<const R: usize, const EACH: usize>(part: Part, out: *mut f32, stride: usize) {
     use std::arch::x86_64::*;
     let (row, col) = (part.a.row_stride, part.a.col_stride);
     let lines: *const f32 = part.lines.as_ptr().cast();
+    let (next, inputs) = (part.ahead.lines, part.lines.len() / 3);
     // SAFETY: what is read lies in `part.a` and `part.lines`, what is written in `out`, as the caller promised;
     // a prefetch of an address that does not exist does nothing.
     unsafe {
         let a = part.a.data.as_ptr().add(part.first * row + part.from * col);
         let mut sums = [[_mm512_setzero_ps(); 3]; R];
-        for i in 0..part.lines.len() / 3 {
+        let mut add = |i: usize| {
             let b = lines.add(i * WIDTH);
-            if !part.ahead.is_null() {
-                for j in 0..3 {
-                    _mm_prefetch::<_MM_HINT_T1>(part.ahead.wrapping_add(i * 3 + j).cast());
-                }
-            }
             let b = [_mm512_load_ps(b), _mm512_load_ps(b.add(16)), _mm512_load_ps(b.add(32))];
             for (r, sums) in sums.iter_mut().enumerate() {
                 let x = _mm512_set1_ps(*a.add(r * row + i * col));
@@ -305,7 +334,15 @@ unsafe fn tile<const R: usize>(part: Part, out: *mut f32, stride: usize) {
                     *sum = _mm512_fmadd_ps(x, b, *sum);
                 }
             }
+        };
+        let asking = part.ahead.inputs.min(inputs);
+        for i in 0..asking {
+            for j in 0..EACH {
+                _mm_prefetch::<_MM_HINT_T1>(next.wrapping_add(i * EACH + j).cast());
+            }
+            add(i);
         }
+        (asking..inputs).for_each(add);
         for (r, sums) in sums.iter().enumerate() {
             for (j, sum) in sums.iter().enumerate() {
                 let out = out.add(r * stride + j * 16);

@@ -11,6 +11,7 @@ use anyhow::anyhow;
 use spectrain_core::chat::Message;
 use spectrain_core::detokenizer::TextStream;
 use spectrain_core::form::Form;
+use spectrain_core::process::Processors;
 use spectrain_core::rules::Rule;
 use spectrain_core::stopping::Progress;
 use spectrain_core::tokenizer::TokenizerError;
@@ -18,7 +19,7 @@ use spectrain_core::tree::TreeKind;
 use spectrain_draft::{Plan, Proposer};
 use spectrain_model::{Finish, Request};
 use spectrain_verify::judge::{Judge, judge, pick};
-use spectrain_verify::{Committed, SpeculativeDecoder, Transcript};
+use spectrain_verify::{Committed, SpeculativeDecoder, Task, Transcript};
 use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -40,7 +41,7 @@ struct Chat {
     proposer: Box<dyn Proposer>,
     rule: Rule,
     judge: &'static Judge,
-    temperature: f64,
+    sampling: Processors,
     length: usize,
     max_new_tokens: usize,
     seed: u64,
@@ -51,6 +52,7 @@ struct Chat {
 impl Chat {
     /// Refuses what can be refused, then loads both models.
     fn open(args: &ChatArgs) -> Result<Self, Failure> {
+        args.sampling.over(Processors::default())?;
         let device = device::parse(&args.device)?;
         let checkpoint = open_checkpoint(&args.checkpoint)?;
         let recipe = recipe_of(&args.checkpoint)?;
@@ -79,7 +81,7 @@ impl Chat {
             setup,
             rule,
             judge,
-            temperature,
+            sampling: Processors { temperature, ..args.sampling.over(recipe.eval.processors())? },
             length: args.length.unwrap_or(recipe.eval.length),
             max_new_tokens: args.max_new_tokens,
             seed: args.seed.unwrap_or(recipe.seed),
@@ -108,17 +110,13 @@ impl Chat {
         self.history.push(Message::new("user", text));
         let request = self.request()?;
         let stop = self.setup.template.stop_ids();
-        let decoder = SpeculativeDecoder {
-            target: &self.setup.target,
-            stop: &stop,
-            batch: 1,
-            plan: Plan::chain(self.length, pick(self.rule, self.temperature)),
-            judge: self.judge,
-            lengths: &spectrain_verify::Fixed,
-        };
+        let decoder = SpeculativeDecoder { target: &self.setup.target, stop: &stop, batch: 1 };
+        let reading = request.form.reading(request.ends(&stop));
+        let plan = Plan::chain(self.length, pick(self.rule));
+        let task = Task { request, plan: &plan, judge: self.judge, lengths: &spectrain_verify::Fixed };
         let (out, tokenizer) = (std::io::stdout(), &self.setup.tokenizer);
         let mut speaker = Speaker::new(Style::of(&out), out, TextStream::new(tokenizer, true));
-        speaker.reading = self.form.reading(&stop, request.max_new_tokens);
+        speaker.reading = reading;
         let mut failed = None;
         let committed = |c: Committed| match speaker.say(&c) {
             Ok(()) if !interrupt::asked() => ControlFlow::Continue(()),
@@ -129,7 +127,7 @@ impl Chat {
         };
         let mut ended: Option<Transcript> = None;
         let proposer = self.proposer.as_mut();
-        let cost = interrupt::saving(|| decoder.run_watched(vec![request], proposer, committed, |t| ended = Some(t)));
+        let cost = interrupt::saving(|| decoder.run_watched(vec![task], proposer, committed, |t| ended = Some(t)));
         let cost = cost.work()?;
         failed.map_or(Ok(()), Err).work()?;
         speaker.end().work()?;
@@ -159,7 +157,7 @@ impl Chat {
             id: self.history.len() as u64 / 2,
             prompt,
             max_new_tokens: self.max_new_tokens.min(room),
-            temperature: self.temperature,
+            sampling: self.sampling.clone(),
             seed: self.seed,
             form: self.form.clone(),
         })
@@ -171,6 +169,7 @@ fn note(answer: &Transcript) -> String {
     match (&answer.failure, answer.finish) {
         (Some(failure), _) => format!(", ended early: {failure}"),
         (None, Finish::Length) => ", cut at its longest".to_owned(),
+        (None, Finish::Masked) => ", ended early: what was asked for leaves no token that could follow".to_owned(),
         (None, Finish::Stop) => String::new(),
     }
 }

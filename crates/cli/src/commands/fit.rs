@@ -73,6 +73,7 @@ fn measure(run: &Run, checkpoint: &Checkpoint) -> Result<Curves, Failure> {
     let plan = EvalPlan {
         rule: run.recipe.verifier.rule,
         temperatures: eval.temperatures.clone(),
+        sampling: eval.processors(),
         lengths: eval.curve.iter().copied().chain([eval.length]).collect(),
         policy: spectrain_verify::PolicyKind::Fixed,
         batch: eval.batch,

@@ -1,11 +1,14 @@
 //! The drafter against its target in the exact verifier.
 
+use super::Costs;
 use super::offline::{Candidate, score, written};
 use super::setup::Setup;
 use super::transcript::transcript;
 use crate::exit::{Blame, Failure};
 use crate::progress::Progress;
+use anyhow::anyhow;
 use spectrain_core::evaluation::{Estimate, Evaluation};
+use spectrain_core::process::Processors;
 use spectrain_core::reconciliation::Figure;
 use spectrain_core::rules::Rule;
 use spectrain_core::stats::Slo;
@@ -17,8 +20,9 @@ use spectrain_model::Completion;
 use spectrain_report::Transcript;
 use spectrain_verify::evaluate::{Question, Settings};
 use spectrain_verify::offline::{Chains, Scored};
+use spectrain_verify::plan::plan as draft_plan;
 use spectrain_verify::reconcile::{Point, figure};
-use spectrain_verify::{Measurement, PlainRun, PolicyKind, acceptance_by_rank};
+use spectrain_verify::{Bench, Comparison, Measurement, PlainRun, PolicyKind, acceptance_by_rank};
 
 /// Longest answer of the pass that warms up.
 const WARM_UP: usize = 8;
@@ -29,6 +33,8 @@ pub struct EvalPlan {
     pub rule: Rule,
     /// One curve each.
     pub temperatures: Vec<f64>,
+    /// Processors besides the temperature.
+    pub sampling: Processors,
     /// Most drafted tokens a round, one measurement each.
     pub lengths: Vec<usize>,
     /// How much of it each request drafts in a round.
@@ -61,7 +67,7 @@ impl EvalPlan {
         Settings {
             rule: self.rule.at(temperature),
             policy: self.policy,
-            temperature,
+            sampling: Processors { temperature, ..self.sampling.clone() },
             length,
             tree: TreeKind::Chain,
             ranks: Vec::new(),
@@ -90,21 +96,22 @@ pub fn evaluate(
     prompts: &[Prompt],
     plan: &EvalPlan,
 ) -> Result<Curves, Failure> {
-    evaluate_trees(setup, checkpoint, prompts, plan, &TreeKind::Chain)
+    evaluate_trees(setup, checkpoint, prompts, plan, &TreeKind::Chain, None)
 }
 
 /// As [`evaluate`], for trees: each is measured beside a chain of as many nodes. Of trees whose shape is given, the
-/// lengths of `plan` are not read.
+/// lengths of `plan` are not read. `costs` are measured by turns with the rest.
 pub fn evaluate_trees(
     setup: &Setup,
     checkpoint: &Checkpoint,
     prompts: &[Prompt],
     plan: &EvalPlan,
     tree: &TreeKind,
+    costs: Option<&mut Costs>,
 ) -> Result<Curves, Failure> {
     let proposer = checkpoint.proposer(&setup.target).request()?;
     let candidate = Candidate::load(setup, String::new(), checkpoint)?;
-    Bench::new(setup, proposer, Some(candidate), prompts, plan.policy)?.curves(plan, tree)
+    Evaluator::new(setup, proposer, Some(candidate), prompts, plan.policy)?.curves(plan, tree, costs)
 }
 
 /// As [`evaluate`], with a proposer that was not trained: nothing of offline's stands beside it.
@@ -114,7 +121,7 @@ pub fn evaluate_untrained(
     prompts: &[Prompt],
     plan: &EvalPlan,
 ) -> Result<Curves, Failure> {
-    Bench::new(setup, proposer, None, prompts, plan.policy)?.curves(plan, &TreeKind::Chain)
+    Evaluator::new(setup, proposer, None, prompts, plan.policy)?.curves(plan, &TreeKind::Chain, None)
 }
 
 /// The rule that judges chains as `rule` judges trees.
@@ -126,8 +133,25 @@ fn chain_rule(rule: Rule) -> Rule {
     }
 }
 
+/// The chains of as many nodes as the trees of `settings`, each once; none beside chains.
+fn chains_beside(settings: &[Settings]) -> Result<Vec<Settings>, Failure> {
+    let mut chains: Vec<Settings> = Vec::new();
+    for s in settings.iter().filter(|s| s.tree != TreeKind::Chain) {
+        let length = draft_plan(&s.tree, s.rule, s.length, &s.ranks).work()?.drafted();
+        if chains.iter().all(|chain| chain.length != length) {
+            chains.push(Settings { length, tree: TreeKind::Chain, rule: chain_rule(s.rule), ..s.clone() });
+        }
+    }
+    Ok(chains)
+}
+
+/// The figures alone, without the plain path's, which the tree beside has.
+fn alone(measurement: Measurement) -> Evaluation {
+    Evaluation { plain: None, ..measurement.evaluation }
+}
+
 /// What every measurement is made with.
-struct Bench<'a> {
+struct Evaluator<'a> {
     setup: &'a Setup,
     proposer: Box<dyn Proposer>,
     /// The same drafter for offline's figures; none for what was not trained.
@@ -137,7 +161,7 @@ struct Bench<'a> {
     questions: Vec<Question>,
 }
 
-impl<'a> Bench<'a> {
+impl<'a> Evaluator<'a> {
     fn new(
         setup: &'a Setup,
         proposer: Box<dyn Proposer>,
@@ -150,39 +174,33 @@ impl<'a> Bench<'a> {
         Ok(Self { setup, proposer, candidate, policy, stop: setup.template.stop_ids(), questions })
     }
 
-    /// Both paths at every temperature and length.
-    fn curves(&mut self, plan: &EvalPlan, tree: &TreeKind) -> Result<Curves, Failure> {
+    /// Measures every temperature and length, all lengths of a temperature and plain decoding by turns.
+    fn curves(&mut self, plan: &EvalPlan, tree: &TreeKind, mut costs: Option<&mut Costs>) -> Result<Curves, Failure> {
         let (temperatures, lengths) = plan.axes();
         let lengths = tree.depth().map_or(lengths, |depth| vec![depth]);
         let longest = lengths.last().copied().unwrap_or(1);
-        let room = longest.max(tree.nodes().unwrap_or(0));
         self.warm_up(&plan.settings(temperatures.first().copied().unwrap_or(0.0), longest));
+        if let Some(costs) = &mut costs {
+            costs.measure(&mut self.bench())?;
+        }
         let mut curves = Curves { evaluations: Vec::new(), transcripts: Vec::new(), figures: Vec::new() };
-        let (comparisons, seed) = (temperatures.len() * lengths.len(), plan.seed);
         for &temperature in &temperatures {
             let chain = plan.settings(temperature, longest);
-            let plain = self.plain(&plan.settings(temperature, room))?;
-            // The offline estimate follows chains.
-            let followed = plan.reconcile.filter(|_| *tree == TreeKind::Chain && plan.policy == PolicyKind::Fixed);
-            let scored = followed.map(|tokens| self.offline(&chain, &plain, tokens)).transpose()?.flatten();
             let ranks = self.ranks(&Settings { tree: tree.clone(), ..chain.clone() })?;
-            let mut beside: Option<Box<Evaluation>> = None;
-            for &length in &lengths {
-                let settings = Settings { length, tree: tree.clone(), ranks: ranks.clone(), ..chain.clone() };
-                let mut measured = self.speculative(&settings, &plain)?;
+            let drafting = |&length| Settings { length, tree: tree.clone(), ranks: ranks.clone(), ..chain.clone() };
+            let mut settings: Vec<Settings> = lengths.iter().map(drafting).collect();
+            settings.extend(chains_beside(&settings)?);
+            let Comparison { plain, mut measurements } = self.compare(&settings, costs.as_deref_mut())?;
+            let beside: Vec<Evaluation> = measurements.split_off(lengths.len()).into_iter().map(alone).collect();
+            let scored = self.followed(plan, &chain, &plain, tree)?;
+            for mut measured in measurements {
+                let Evaluation { length, nodes, .. } = measured.evaluation;
                 if let Some(scored) = &scored {
-                    let point = Point { temperature, length, comparisons, seed };
+                    let comparisons = temperatures.len() * lengths.len();
+                    let point = Point { temperature, length, comparisons, seed: plan.seed };
                     curves.figures.extend(figure(scored, &measured.transcripts, point).work()?);
                 }
-                if let (false, Some(nodes)) = (*tree == TreeKind::Chain, measured.evaluation.nodes) {
-                    // The same chain stands beside every depth of one size.
-                    if beside.as_ref().is_none_or(|chain| chain.nodes != Some(nodes)) {
-                        let chain = Settings { length: nodes - 1, rule: chain_rule(chain.rule), ..chain.clone() };
-                        let measured = self.speculative(&chain, &plain)?.evaluation;
-                        beside = Some(Box::new(Evaluation { plain: None, ..measured }));
-                    }
-                    measured.evaluation.chain = beside.clone();
-                }
+                measured.evaluation.chain = beside.iter().find(|chain| chain.nodes == nodes).cloned().map(Box::new);
                 if length == longest {
                     measured.evaluation.estimates = self.estimates(&measured, &lengths)?;
                     curves.transcripts.extend(transcript(self.setup, &self.questions, &measured)?);
@@ -197,21 +215,48 @@ impl<'a> Bench<'a> {
     fn warm_up(&mut self, settings: &Settings) {
         let settings = Settings { max_new_tokens: WARM_UP.min(settings.max_new_tokens), ..settings.clone() };
         let questions = &self.questions[..self.questions.len().min(settings.batch)];
-        let (target, stop) = (&self.setup.target, self.stop.as_slice());
+        let (target, proposer) = (&self.setup.target, self.proposer.as_mut());
+        let mut bench = Bench { target, proposer, stop: &self.stop };
         // What cannot be measured is told by the measurement itself.
-        if let Ok(plain) = spectrain_verify::plain(target, stop, questions, &settings, |_| ()) {
-            let proposer = self.proposer.as_mut();
-            let run = spectrain_verify::evaluate(target, proposer, stop, questions, &settings, &plain, |_| ());
-            drop(run);
-        }
+        drop(spectrain_verify::compare(&mut bench, questions, &[settings], &mut |_| Ok(()), |_| ()));
     }
 
-    fn plain(&self, settings: &Settings) -> Result<PlainRun, Failure> {
-        let progress = self.progress("plain", settings);
+    fn bench(&mut self) -> Bench<'_> {
+        Bench { target: &self.setup.target, proposer: self.proposer.as_mut(), stop: &self.stop }
+    }
+
+    fn compare(&mut self, settings: &[Settings], mut costs: Option<&mut Costs>) -> Result<Comparison, Failure> {
+        let names = settings.iter().map(|s| format!("{} K={}", s.tree, s.length)).collect::<Vec<_>>().join(", ");
+        let [first, ..] = settings else { return Err(anyhow!("no draft length is named")).request() };
+        let label = format!("eval T={} plain, {names} {}", first.sampling.temperature, first.rule);
+        let most = self.questions.len() * (settings.len() + 1) * first.max_new_tokens;
+        let progress = Progress::new(&label, most as u64, "tokens at most");
+        let (target, proposer) = (&self.setup.target, self.proposer.as_mut());
+        let mut bench = Bench { target, proposer, stop: &self.stop };
+        let (temperature, batch) = (first.sampling.temperature, first.batch);
+        let mut between = |bench: &mut Bench| match &mut costs {
+            Some(costs) => costs.sweep(bench, temperature, batch),
+            None => Ok(()),
+        };
         let count = |tokens| progress.inc(tokens as u64);
-        let run = spectrain_verify::plain(&self.setup.target, &self.stop, &self.questions, settings, count);
+        let run = spectrain_verify::compare(&mut bench, &self.questions, settings, &mut between, count);
         progress.finish();
         run.work()
+    }
+
+    /// What offline says along the plain answers where it can follow what is measured: chains of one length.
+    fn followed(
+        &self,
+        plan: &EvalPlan,
+        chain: &Settings,
+        plain: &PlainRun,
+        tree: &TreeKind,
+    ) -> Result<Option<Vec<Scored>>, Failure> {
+        let follows = *tree == TreeKind::Chain && plan.policy == PolicyKind::Fixed;
+        match plan.reconcile.filter(|_| follows) {
+            Some(tokens) => self.offline(chain, plain, tokens),
+            None => Ok(None),
+        }
     }
 
     /// What offline says along the plain answers; none where the rule's rounds do not follow from a text.
@@ -221,25 +266,20 @@ impl<'a> Bench<'a> {
         plain: &PlainRun,
         batch_tokens: usize,
     ) -> Result<Option<Vec<Scored>>, Failure> {
-        let (Ok(chains), Some(candidate)) = (Chains::of(settings.rule, settings.temperature), &self.candidate) else {
+        // Offline's walks know a temperature only.
+        let temperature = settings.sampling.temperature;
+        if !settings.sampling.temperature_only() {
+            return Ok(None);
+        }
+        let (Ok(chains), Some(candidate)) = (Chains::of(settings.rule, temperature), &self.candidate) else {
             return Ok(None);
         };
-        let answer =
-            |(question, c): (&Question, &Completion)| written(&question.prompt, c, settings.temperature, settings.seed);
+        let answer = |(question, c): (&Question, &Completion)| written(&question.prompt, c, temperature, settings.seed);
         let answers: Vec<Answer> = self.questions.iter().zip(plain.answers.values()).map(answer).collect();
         let candidate = std::slice::from_ref(candidate);
         let longest = (chains, settings.length);
-        let mut found = score(self.setup, candidate, &answers, batch_tokens, settings.temperature, longest)?;
+        let mut found = score(self.setup, candidate, &answers, batch_tokens, temperature, longest)?;
         Ok(found.pop())
-    }
-
-    fn speculative(&mut self, settings: &Settings, plain: &PlainRun) -> Result<Measurement, Failure> {
-        let progress = self.progress(&format!("{} K={} {}", settings.tree, settings.length, settings.rule), settings);
-        let count = |tokens| progress.inc(tokens as u64);
-        let (target, proposer) = (&self.setup.target, self.proposer.as_mut());
-        let run = spectrain_verify::evaluate(target, proposer, &self.stop, &self.questions, settings, plain, count);
-        progress.finish();
-        run.work()
     }
 
     /// The acceptance by sibling rank that a Sequoia shape is made of; empty for other trees.
@@ -260,10 +300,5 @@ impl<'a> Bench<'a> {
         let missing = (1..measured.evaluation.length).filter(|length| !lengths.contains(length));
         let estimates = missing.filter_map(|length| measured.estimate(&self.questions, length).transpose());
         estimates.collect::<Result<_, _>>().work()
-    }
-
-    fn progress(&self, what: &str, settings: &Settings) -> Progress {
-        let label = format!("eval T={} {what}", settings.temperature);
-        Progress::new(&label, (self.questions.len() * settings.max_new_tokens) as u64, "tokens at most")
     }
 }

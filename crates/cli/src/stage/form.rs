@@ -38,7 +38,7 @@ pub fn form(args: &FormArgs, dir: &Path, vocabulary: usize) -> Result<Form> {
     let ends = ChatTemplate::load(dir, &tokenizer)?.stop_ids();
     let words = Words { bytes: Arc::new(tokenizer.token_bytes()?), ends, vocabulary };
     let stop = StopStrings::new(&args.stop, words.bytes.clone()).context("--stop")?;
-    Ok(Form { stop, constraint: spec.map(|spec| compile(spec, &words)).transpose()?, min_tokens: 0 })
+    Ok(Form { stop, constraint: spec.map(|spec| compile(spec, &words)).transpose()? })
 }
 
 fn spec(args: &FormArgs) -> Result<Option<Spec>> {

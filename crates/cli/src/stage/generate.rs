@@ -5,9 +5,10 @@ use crate::exit::{Blame, Failure};
 use crate::progress::Progress;
 use anyhow::anyhow;
 use spectrain_core::form::Form;
+use spectrain_core::process::Processors;
 use spectrain_core::recipe::Recipe;
 use spectrain_core::rng::{Key, Purpose};
-use spectrain_data::answers::{Answer, AnswersMeta, Finish, read_answers, write_answers};
+use spectrain_data::answers::{Answer, AnswersMeta, read_answers, write_answers};
 use spectrain_data::prompts::Prompt;
 use spectrain_data::store::sha256_file;
 use spectrain_model::{Completion, Decoder, Request};
@@ -67,7 +68,7 @@ pub fn generate(setup: &Setup, recipe: &Recipe, prompts: &[Prompt], run: &RunDir
             id,
             prompt: encoded[prompt].clone(),
             max_new_tokens: data.max_new_tokens,
-            temperature: if greedy(recipe, round, prompt) { 0.0 } else { data.temperature },
+            sampling: Processors::at(if greedy(recipe, round, prompt) { 0.0 } else { data.temperature }),
             seed: recipe.seed,
             form: Form::default(),
         }
@@ -77,7 +78,7 @@ pub fn generate(setup: &Setup, recipe: &Recipe, prompts: &[Prompt], run: &RunDir
     let stop = setup.template.stop_ids();
     let capacity = data.max_prompt_tokens + data.max_new_tokens;
     let mut completions: HashMap<u64, Completion> = HashMap::new();
-    Decoder { target: &setup.target, stop: &stop, batch: data.batch }.run(
+    let run = Decoder { target: &setup.target, stop: &stop, batch: data.batch }.run(
         (0..).take_while(|_| written.get() < data.answer_tokens).map(request),
         capacity,
         |c| drop(completions.insert(c.id, c)),
@@ -87,6 +88,7 @@ pub fn generate(setup: &Setup, recipe: &Recipe, prompts: &[Prompt], run: &RunDir
         },
     );
     progress.finish();
+    run.work()?;
     let mut rows: Vec<Answer> = completions
         .into_values()
         .map(|c| {
@@ -97,12 +99,9 @@ pub fn generate(setup: &Setup, recipe: &Recipe, prompts: &[Prompt], run: &RunDir
                 request: c.id,
                 prompt_ids: asked.prompt,
                 answer_ids: c.ids,
-                temperature: asked.temperature as f32,
+                temperature: asked.sampling.temperature as f32,
                 seed: asked.seed,
-                finish: match c.finish {
-                    spectrain_model::Finish::Stop => Finish::Stop,
-                    spectrain_model::Finish::Length => Finish::Length,
-                },
+                finish: c.finish.into(),
                 off_policy: false,
             }
         })

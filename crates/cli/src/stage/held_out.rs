@@ -56,8 +56,8 @@ impl<'a> HeldOut<'a> {
     /// Expected committed tokens per target call of `weights`, over all answers together.
     pub fn measure(&self, weights: &Eagle3) -> Result<f64, String> {
         let mut rounds: Vec<Ratio> = Vec::new();
+        let (target, drafter) = (&self.setup.target, &self.drafter.serving(weights));
         for (chains, rows) in &self.answers {
-            let (target, drafter) = (&self.setup.target, self.drafter);
             let offline = Offline { target, drafter, weights, chains: *chains, longest: self.length };
             for answer in offline.score(rows).map_err(|e| e.to_string())? {
                 rounds.push(answer.renewal(self.length).map_err(|e| e.to_string())?.all_rounds);

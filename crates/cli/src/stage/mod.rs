@@ -22,7 +22,7 @@ pub use evaluate::{Curves, EvalPlan, evaluate, evaluate_trees, evaluate_untraine
 pub use form::form;
 pub use generate::{answers, generate};
 pub use offline::{Answers, Candidate, Estimated, OfflinePlan, offline, open_store};
-pub use profile::{CostPlan, profile};
+pub use profile::{CostPlan, Costs};
 pub use reconcile::{conclude, reconcile, renderings, with_figures};
 pub use report::write as write_report;
 pub use setup::{RunDir, Setup, bring_target, locate_target, read_questions};

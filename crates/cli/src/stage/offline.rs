@@ -7,10 +7,11 @@ use crate::progress::Progress;
 use anyhow::anyhow;
 use half::bf16;
 use spectrain_core::form::Form;
+use spectrain_core::process::Processors;
 use spectrain_core::rules::Rule;
 use spectrain_core::stats::Resampling;
 use spectrain_core::{offline, offline::OfflineEstimates};
-use spectrain_data::answers::{Answer, Finish};
+use spectrain_data::answers::Answer;
 use spectrain_data::prompts::Prompt;
 use spectrain_data::store::{FeatureRow, StoreReader};
 use spectrain_draft::{Checkpoint, Eagle3, Eagle3Drafter};
@@ -231,7 +232,7 @@ pub(super) fn answer(setup: &Setup, answers: &Answers, temperature: f64) -> Resu
         id: id as u64,
         prompt: prompt.clone(),
         max_new_tokens: *max_new_tokens,
-        temperature,
+        sampling: Processors::at(temperature),
         seed,
         form: Form::default(),
     };
@@ -241,8 +242,9 @@ pub(super) fn answer(setup: &Setup, answers: &Answers, temperature: f64) -> Resu
     let mut done: BTreeMap<u64, Completion> = BTreeMap::new();
     let decoder = Decoder { target: &setup.target, stop: &stop, batch: (*batch).min(prompts.len()) };
     let requests = encoded.iter().enumerate().map(request);
-    decoder.run(requests, capacity, |c| drop(done.insert(c.id, c)), |tokens| progress.inc(tokens as u64));
+    let run = decoder.run(requests, capacity, |c| drop(done.insert(c.id, c)), |tokens| progress.inc(tokens as u64));
     progress.finish();
+    run.work()?;
     let row = |((prompt, prompt_ids), c): ((&Prompt, &Vec<u32>), Completion)| Answer {
         prompt_id: prompt.id.clone(),
         task: prompt.task.clone(),
@@ -261,10 +263,7 @@ pub(super) fn written(prompt_ids: &[u32], c: &Completion, temperature: f64, seed
         answer_ids: c.ids.clone(),
         temperature: temperature as f32,
         seed,
-        finish: match c.finish {
-            spectrain_model::Finish::Stop => Finish::Stop,
-            spectrain_model::Finish::Length => Finish::Length,
-        },
+        finish: c.finish.into(),
         off_policy: false,
     }
 }

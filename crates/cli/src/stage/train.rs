@@ -27,11 +27,8 @@ use std::path::{Path, PathBuf};
 pub fn check(recipe: &Recipe) -> Result<(), Failure> {
     let Drafter::Eagle3(drafter) = &recipe.drafter;
     let refuse = |text: &str| Err(anyhow!(text.to_string())).request();
-    if drafter.train_head || drafter.train_embeddings {
-        return refuse("drafter.train_head and drafter.train_embeddings must be false: this build keeps both frozen");
-    }
-    if recipe.loss.temperature != 1.0 {
-        return refuse("loss.temperature must be 1: the store holds the target's normaliser at temperature 1");
+    if drafter.train_embeddings {
+        return refuse("drafter.train_embeddings must be false: this build keeps them frozen");
     }
     Ok(())
 }
@@ -136,6 +133,15 @@ fn start(
         None => {
             let norm = setup.target.norm().clone();
             Eagle3::init(&drafter.config, norm, &drafter.scale, recipe.seed, &device)
+        }
+    };
+    let Drafter::Eagle3(kind) = &recipe.drafter;
+    let weights = match (kind.train_head, &weights.head) {
+        (true, _) => weights.with_head(drafter.target_head.rows()),
+        (false, None) => weights,
+        (false, Some(_)) => {
+            let text = "train.start has a head of its own: set drafter.train_head = true to train it further";
+            return Err(anyhow!(text)).request();
         }
     };
     checkpoints::clear(run).context("old checkpoints").work()?;
@@ -310,7 +316,16 @@ pub fn objective(recipe: &Recipe) -> Objective {
         StepWeighting::Accepted => Weighting::Accepted,
         StepWeighting::DPace => Weighting::DPace,
     };
-    Objective { loss, weighting, accepted, feature_weight: recipe.loss.feature_weight as f32, step_weights }
+    Objective {
+        weighting,
+        rows: recipe.loss.rows,
+        target: recipe.loss.target,
+        policies: recipe.loss.processors(),
+        seed: recipe.seed,
+        accepted,
+        feature_weight: recipe.loss.feature_weight as f32,
+        ..Objective::new(loss, step_weights)
+    }
 }
 
 /// Knobs of the loop.

@@ -86,7 +86,7 @@ fn one_point_is_one_measurement_beside_plain_decoding() {
     let place = trained();
     let output = done(&place, &["--temperature", "0", "--length", "2", "--json", "one.json"]);
     let table = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(table.lines().count(), 4, "{table}");
+    assert_eq!(table.lines().count(), 5, "{table}");
     let document: Value = serde_json::from_slice(&fs::read(place.path("one.json")).unwrap()).unwrap();
     let last = document["rows"].as_array().unwrap().iter().rfind(|r| r["task"].is_null()).unwrap();
     assert_eq!((&last["guarantee"], &last["rule"], &last["length"]), (&"greedy".into(), &"greedy".into(), &2.into()));

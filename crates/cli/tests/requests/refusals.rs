@@ -155,7 +155,7 @@ fn other_wrong_requests() {
     place.refused(&["fit", "recipe.toml", "--device", "cuda:999"], &["--device cuda:999: "]);
     place.refused(&["eval", "runs/small/best", "--device", "wgpu:999"], &["--device wgpu:999: "]);
     place.refused(&["fit", "recipe.toml", "--set", "data.prompts=no.jsonl"], &["no.jsonl"]);
-    place.refused(&["fit", "recipe.toml", "--set", "loss.temperature=0.5"], &["loss.temperature"]);
+    place.refused(&["fit", "recipe.toml", "--set", "drafter.train_embeddings=true"], &["train_embeddings"]);
     place.refused(&["fit", "recipe.toml", "--set", "verifier.rule=typical"], &["verifier.rule", "sampled-match"]);
     place.refused(&["fetch", "no-such-model"], &["no-such-model", "smollm2-135m-instruct"]);
 }

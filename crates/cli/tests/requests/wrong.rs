@@ -6,7 +6,7 @@ use crate::place::Place;
 use std::fs;
 use std::path::Path;
 
-const INVOCATIONS: [&[&str]; 29] = [
+const INVOCATIONS: [&[&str]; 32] = [
     &["fit"],
     &["fitt", "recipe.toml"],
     &["fit", "absent.toml"],
@@ -32,6 +32,9 @@ const INVOCATIONS: [&[&str]; 29] = [
     &["chat", "absent"],
     &["eval", "absent", "--length", "0"],
     &["eval", "absent", "--temperature=-1"],
+    &["eval", "absent", "--top-p", "0"],
+    &["eval", "absent", "--offline", "--top-k", "5"],
+    &["chat", "absent", "--repetition-penalty", "-1"],
     &["fetch", "no-such-model"],
     &["export", "absent", "--format", "gguf", "--out", "x"],
     &["export", "absent", "--format", "llamacpp", "--out", "x"],

@@ -6,6 +6,7 @@ use crate::reconciliation::Reconciliation;
 use crate::waterfall::Waterfall;
 
 use super::{Counted, Evaluation, Memory, Seconds, fastest};
+use crate::stats::Interval;
 use crate::tree::TreeKind;
 
 /// Name of the form.
@@ -72,6 +73,10 @@ pub struct Row<'a> {
     pub tokens_per_second: Option<f64>,
     /// That rate over plain decoding's.
     pub speedup: Option<f64>,
+    /// The same with its 95 % interval, resampled by stints.
+    pub speedup_interval: Option<Interval>,
+    /// Plain decoding's tokens per second in its slowest and its fastest stint; of plain decoding only.
+    pub stints: Option<[f64; 2]>,
     /// Where the time went; of whole speculative measurements only.
     pub seconds: Option<Seconds>,
     /// Bytes held; of whole measurements only.
@@ -133,6 +138,8 @@ fn rows<'a>(
         counted,
         tokens_per_second: None,
         speedup: None,
+        speedup_interval: None,
+        stints: None,
         seconds: None,
         memory: None,
         same_text: None,
@@ -148,6 +155,7 @@ fn plain_rows(e: &Evaluation) -> Vec<Row<'_>> {
     rows.iter_mut().for_each(|row| (row.rule, row.tree) = ("plain", None));
     rows[0].tokens_per_second = Some(e.plain_tokens_per_second);
     rows[0].speedup = Some(1.0);
+    rows[0].stints = plain.stints;
     rows[0].memory = Some(plain.memory);
     rows
 }
@@ -156,6 +164,7 @@ fn measured_rows(e: &Evaluation) -> Vec<Row<'_>> {
     let mut rows = rows(e, e.length, &e.overall, &e.tasks);
     rows[0].tokens_per_second = Some(e.tokens_per_second);
     rows[0].speedup = Some(e.speedup);
+    rows[0].speedup_interval = e.speedup_interval;
     rows[0].seconds = Some(e.seconds);
     rows[0].memory = e.memory;
     rows[0].same_text = e.same_text;

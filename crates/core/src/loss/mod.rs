@@ -21,6 +21,7 @@ mod lk_alpha;
 mod lk_lambda;
 pub mod log_space;
 mod markov_head;
+mod policy;
 mod reverse_kl;
 mod row;
 mod smooth_l1;
@@ -37,6 +38,7 @@ pub use kl::kl;
 pub use lk_alpha::lk_alpha;
 pub use lk_lambda::{lk_lambda, mixing_weight};
 pub use markov_head::markov_logits;
+pub use policy::Policy;
 pub use reverse_kl::reverse_kl;
 pub use row::{Overlap, Row, Temperature};
 pub use smooth_l1::smooth_l1;
@@ -74,6 +76,12 @@ pub enum LossError {
         what: &'static str,
         /// Its value.
         value: f64,
+    },
+    /// A policy's setting is outside its range, or a row that it reads holds what is no logit.
+    #[error("the processors refuse the row: {reason}")]
+    Policy {
+        /// What they say.
+        reason: String,
     },
     /// The draft vocabulary is not a strictly rising list of target ids.
     #[error("draft vocabulary entry {index} is not above the one before it, or not a target id")]

@@ -73,6 +73,28 @@ impl Row {
         Ok(Self { log_p, log_q, temperature: t_q })
     }
 
+    /// A row whose target is known by some tokens only: `known` pairs an index of the draft vocabulary with `ln p` there,
+    /// and what is not named counts as nothing. One pair `(token, 0)` is a target that is certain of the token.
+    ///
+    /// For the `m` likeliest tokens of a target whose other tokens have `tail_p` together, the overlap is too small by at
+    /// most `min(tail_p, tail_q)` with `tail_q` the drafter's mass outside them.
+    ///
+    /// # Errors
+    /// If an index lies outside the draft vocabulary, the named masses exceed 1, or `draft` holds no logits.
+    pub fn of_known(known: &[(usize, f64)], draft: &[f64]) -> Result<Self, LossError> {
+        let log_q = log_softmax(&scaled(draft, 1.0, "draft logits")?);
+        let mut log_p = vec![f64::NEG_INFINITY; log_q.len()];
+        for &(token, log_mass) in known {
+            let entry = log_p.get_mut(token).ok_or(LossError::Range { what: "token", value: token as f64 })?;
+            *entry = log_mass;
+        }
+        let mass = log_sum_exp(log_p.iter().copied()).exp();
+        if mass.is_nan() || mass > 1.0 + 1e-6 {
+            return Err(LossError::Range { what: "the known mass", value: mass });
+        }
+        Ok(Self { log_p, log_q, temperature: 1.0 })
+    }
+
     /// `ln p` on the draft vocabulary, `[D]`, not renormalised there.
     pub fn log_p(&self) -> &[f64] {
         &self.log_p

@@ -18,6 +18,7 @@ mod truncate;
 
 use crate::rules::greedy::argmax;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Settings of the processors. The default samples the raw distribution: temperature 1 and nothing else.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -119,10 +120,57 @@ pub enum ProcessError {
     },
 }
 
+/// A row of logits that cannot be made a distribution, and whose it is.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("request {request}, position {position}: {fault}")]
+pub struct RowError {
+    /// The request's number.
+    pub request: u64,
+    /// Absolute position of the token that the row was to decide.
+    pub position: usize,
+    /// What is wrong.
+    pub fault: ProcessError,
+}
+
 impl Processors {
     /// Greedy decoding and nothing else.
     pub fn greedy() -> Self {
-        Self { temperature: 0.0, ..Self::default() }
+        Self::at(0.0)
+    }
+
+    /// Sampling at `temperature` and nothing else.
+    pub fn at(temperature: f64) -> Self {
+        Self { temperature, ..Self::default() }
+    }
+
+    /// Whether nothing but a temperature is set.
+    pub fn temperature_only(&self) -> bool {
+        !self.reads_history() && !self.truncates()
+    }
+
+    /// Whether the distribution depends on the text otherwise than through the logits.
+    pub fn reads_history(&self) -> bool {
+        self.repetition_penalty != 1.0
+            || self.frequency_penalty != 0.0
+            || self.presence_penalty != 0.0
+            || self.min_length > 0
+            || !self.bad_words.is_empty()
+    }
+
+    /// What is set besides the temperature, by the settings' keys; of bad words, their number.
+    pub fn named(&self) -> BTreeMap<String, f64> {
+        let off = Self::default();
+        let all = [
+            ("repetition_penalty", self.repetition_penalty, off.repetition_penalty),
+            ("frequency_penalty", self.frequency_penalty, off.frequency_penalty),
+            ("presence_penalty", self.presence_penalty, off.presence_penalty),
+            ("min_length", self.min_length as f64, off.min_length as f64),
+            ("bad_words", self.bad_words.len() as f64, off.bad_words.len() as f64),
+            ("top_k", self.top_k as f64, off.top_k as f64),
+            ("top_p", self.top_p, off.top_p),
+            ("min_p", self.min_p, off.min_p),
+        ];
+        all.into_iter().filter(|(_, value, off)| value != off).map(|(key, value, _)| (key.to_owned(), value)).collect()
     }
 
     /// Checks every setting's range.
@@ -146,18 +194,44 @@ impl Processors {
         if self.bad_words.iter().any(Vec::is_empty) { Err(ProcessError::EmptyBadWord) } else { Ok(()) }
     }
 
-    /// Turns the logits of one position (length = vocabulary) into its distribution, in place.
+    /// Whether any token is left out by its rank or its probability.
+    fn truncates(&self) -> bool {
+        self.top_k != 0 || self.top_p != 1.0 || self.min_p != 0.0
+    }
+
+    /// Steps 1, 2, 3 and 6 in place: the logits of one position (length = vocabulary) as the text so far leaves them,
+    /// which order the tokens as the distribution does, without temperature and truncations.
     ///
     /// # Errors
     /// A [`ProcessError`] for malformed logits, settings, history or mask; the row is then unspecified.
-    pub fn apply(&self, row: &mut [f64], context: &Context<'_>) -> Result<Processed, ProcessError> {
+    pub fn rank(&self, row: &mut [f64], context: &Context<'_>) -> Result<(), ProcessError> {
+        self.adjust(row, context)?;
+        bar_masked(row, context.mask, f64::NEG_INFINITY);
+        Ok(())
+    }
+
+    /// Steps 1 to 3.
+    fn adjust(&self, row: &mut [f64], context: &Context<'_>) -> Result<(), ProcessError> {
         self.validate()?;
         check_row(row, context)?;
         history::penalise(self, row, context)?;
-        history::bar(self, row, context)?;
+        history::bar(self, row, context)
+    }
+
+    /// Turns the logits of one position (length = vocabulary) into its distribution, in place.
+    ///
+    /// # Errors
+    /// As [`Self::rank`].
+    pub fn apply(&self, row: &mut [f64], context: &Context<'_>) -> Result<Processed, ProcessError> {
         if self.temperature == 0.0 {
-            bar_masked(row, context.mask, f64::NEG_INFINITY);
+            self.rank(row, context)?;
             return Ok(one_hot(row));
+        }
+        self.adjust(row, context)?;
+        // Between temperature and mask nothing would happen: the same law, and the mass of what is allowed cannot vanish
+        // in f64 beside what is not.
+        if !self.truncates() {
+            bar_masked(row, context.mask, f64::NEG_INFINITY);
         }
         if softmax(row, self.temperature) == Processed::Finished {
             return Ok(Processed::Finished);

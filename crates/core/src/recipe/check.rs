@@ -2,10 +2,11 @@
 
 use std::fmt::Debug;
 
+use super::check_loss::check_loss;
 use super::error::PlanError;
-use super::kinds::{LossKind, StepWeighting};
 use super::tables::{Drafter, Eagle3};
-use super::{Data, Eval, Loss, Recipe, ScheduleShape, Train, Verifier};
+use super::{Data, Eval, Recipe, ScheduleShape, Train, Verifier};
+use crate::process::{ProcessError, Processors};
 use crate::rules::{Guarantee, Proposals, Rule};
 
 /// What a plan must know of the target.
@@ -20,7 +21,7 @@ pub struct TargetFacts {
 }
 
 /// A key and what is wrong with its value.
-type Fault = (&'static str, String);
+pub(super) type Fault = (&'static str, String);
 
 impl Recipe {
     /// Refuses a recipe that cannot be run with this target, before any work.
@@ -46,7 +47,7 @@ impl Recipe {
             .and_then(|()| check_data(&self.data))
             .and_then(|()| check_drafter(&self.drafter))
             .and_then(|()| check_verifier(&self.verifier))
-            .and_then(|()| check_loss(&self.loss))
+            .and_then(|()| check_loss(self))
             .and_then(|()| check_train(&self.train, self.loss.unroll))
             .and_then(|()| check_eval(&self.eval, self.verifier.rule))
             .map_err(|(key, message)| self.places.fault(key, message))
@@ -76,12 +77,12 @@ impl Recipe {
 }
 
 /// Refuses `value` of `key` unless `right_so`; `right` completes "it must be".
-fn must(right_so: bool, key: &'static str, value: &dyn Debug, right: &str) -> Result<(), Fault> {
+pub(super) fn must(right_so: bool, key: &'static str, value: &dyn Debug, right: &str) -> Result<(), Fault> {
     if right_so { Ok(()) } else { Err((key, format!("is {value:?}; it must be {right}"))) }
 }
 
 /// A number above 0, and no infinity.
-fn positive(key: &'static str, value: f64) -> Result<(), Fault> {
+pub(super) fn positive(key: &'static str, value: f64) -> Result<(), Fault> {
     must(value.is_finite() && value > 0.0, key, &value, "a number above 0")
 }
 
@@ -116,27 +117,6 @@ fn check_verifier(verifier: &Verifier) -> Result<(), Fault> {
     must(drafted && exact, "verifier.rule", &rule.name(), "token, block, greedy or sampled-match")?;
     let fits = rule != Rule::Greedy || temperature == 0.0;
     must(fits, "verifier.temperature", &temperature, "0 under verifier.rule = \"greedy\"")
-}
-
-fn check_loss(loss: &Loss) -> Result<(), Fault> {
-    positive("loss.temperature", loss.temperature)?;
-    let decay = loss.step_decay;
-    must(decay > 0.0 && decay <= 1.0, "loss.step_decay", &decay, "above 0 and at most 1")?;
-    must(loss.eta.is_finite() && loss.eta >= 0.0, "loss.eta", &loss.eta, "0 or more")?;
-    let chain = loss.kind.is_some_and(LossKind::is_chain);
-    let plain = !chain || loss.step_weights.is_none();
-    must(plain, "loss.step_weights", &loss.step_weights, "left out: this kind weighs its steps itself")?;
-    let fixed = !chain || loss.weighting == StepWeighting::Fixed;
-    must(fixed, "loss.weighting", &loss.weighting, "\"fixed\": this kind weighs its steps itself")?;
-    let feature = loss.feature_weight;
-    must(feature.is_finite() && feature >= 0.0, "loss.feature_weight", &feature, "0 or more")?;
-    let Some(weights) = &loss.step_weights else {
-        return Ok(());
-    };
-    let right = format!("one weight for each of the {} unroll steps (loss.unroll)", loss.unroll);
-    must(weights.len() == loss.unroll, "loss.step_weights", weights, &right)?;
-    let valid = weights.iter().all(|w| w.is_finite() && *w >= 0.0) && weights.iter().any(|w| *w > 0.0);
-    must(valid, "loss.step_weights", weights, "weights of 0 or more, not all 0")
 }
 
 fn check_train(train: &Train, unroll: usize) -> Result<(), Fault> {
@@ -193,8 +173,19 @@ fn check_eval(eval: &Eval, rule: Rule) -> Result<(), Fault> {
     must(repeated(temperatures).is_none(), key, temperatures, "distinct")?;
     let fits = rule != Rule::Greedy || temperatures.iter().all(|t| *t == 0.0);
     must(fits, key, temperatures, "[0.0] under verifier.rule = \"greedy\"")?;
+    check_processors(&eval.processors())?;
     let exact = temperatures.iter().try_for_each(|&temperature| eval.tree.check(rule.at(temperature)));
     exact.map_err(|error| ("eval.tree", format!("is \"{}\": {error}", eval.tree)))
+}
+
+fn check_processors(processors: &Processors) -> Result<(), Fault> {
+    const KEYS: [&str; 5] =
+        ["eval.top_p", "eval.min_p", "eval.repetition_penalty", "eval.frequency_penalty", "eval.presence_penalty"];
+    processors.validate().map_err(|error| {
+        let ProcessError::Setting { name, value, range } = error else { return ("eval", error.to_string()) };
+        let key = KEYS.into_iter().find(|key| key.ends_with(name)).unwrap_or("eval");
+        (key, format!("is {value:?}; it must be {range}"))
+    })
 }
 
 fn check_taps(drafter: &Eagle3, facts: &TargetFacts) -> Result<(), Fault> {

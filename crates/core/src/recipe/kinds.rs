@@ -42,10 +42,35 @@ pub enum StepWeighting {
     DPace,
 }
 
+/// How the rows of a text are weighed against one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RowWeighting {
+    /// All alike.
+    All,
+    /// By the probability that a round of the verifier starts there, from the drafter's own acceptance along the text.
+    RoundStart,
+}
+
+/// What a loss reads of the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TargetUse {
+    /// Its distribution at every row.
+    Distribution,
+    /// The token that the text has there, as if the target were certain of it.
+    Ids,
+}
+
 impl LossKind {
     /// Whether the unroll steps of a row are one loss, which weighs them itself.
     pub fn is_chain(self) -> bool {
         matches!(self, Self::E2eTv | Self::ExactLength)
+    }
+
+    /// Whether it stays finite where one distribution has tokens that the other leaves out.
+    pub fn bears_truncation(self) -> bool {
+        matches!(self, Self::Lk | Self::Tv | Self::Jsd | Self::E2eTv)
     }
 }
 

@@ -7,6 +7,7 @@
 //! Paths in a recipe are relative to the current directory, not to the recipe's file.
 
 mod check;
+mod check_loss;
 mod error;
 mod kinds;
 mod reward;
@@ -19,7 +20,7 @@ use serde::Serialize;
 
 pub use check::TargetFacts;
 pub use error::{PlanError, RecipeError};
-pub use kinds::{DraftVocab, LossKind, Optimizer, ScheduleShape, StepWeighting};
+pub use kinds::{DraftVocab, LossKind, Optimizer, RowWeighting, ScheduleShape, StepWeighting, TargetUse};
 pub use reward::Reward;
 pub use tables::{Data, Drafter, Eagle3, Eval, Loss, Store, Target, Train, Verifier};
 
@@ -110,7 +111,9 @@ impl Recipe {
         for key in TOP {
             match &root[key] {
                 toml::Value::Table(table) => {
-                    text.push_str(&format!("\n[{key}]\n{table}"));
+                    text.push_str(&format!("\n[{key}]\n"));
+                    // Value by value: what is a list of tables would else get a header that says it stands at the top.
+                    table.iter().for_each(|(key, value)| text.push_str(&format!("{key} = {value}\n")));
                     let unset = self.keys(key).iter().filter(|k| !table.contains_key(**k));
                     unset.for_each(|k| text.push_str(&format!("# {k} is not set\n")));
                 }

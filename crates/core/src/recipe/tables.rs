@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::kinds::{DraftVocab, LossKind, Optimizer, ScheduleShape, StepWeighting};
+use super::kinds::{DraftVocab, LossKind, Optimizer, RowWeighting, ScheduleShape, StepWeighting, TargetUse};
 use super::reward::Reward;
+use crate::loss::Policy;
+use crate::process::Processors;
 use crate::rules::Rule;
 use crate::tree::TreeKind;
 
@@ -133,8 +135,24 @@ table! {
         kind: Option<LossKind> = None,
         /// How fast `"lk-lambda"` leaves KL as acceptance rises.
         eta: f64 = 3.0,
-        /// Temperature of the target's and the drafter's distribution in the loss.
+        /// Temperature of the target's and the drafter's distribution in the loss. Other than 1, and with the three keys
+        /// below, the target's whole head is read at every row.
         temperature: f64 = 1.0,
+        /// In the loss, target and drafter each keep this many of their most probable tokens, as a server's processors
+        /// would leave them; 0 keeps all. With this and the next two: `"lk"`, `"tv"`, `"jsd"` and `"e2e-tv"` only.
+        top_k: usize = 0,
+        /// The fewest most probable tokens whose mass reaches this, in 0..=1; 1 keeps all.
+        top_p: f64 = 1.0,
+        /// Tokens of at least this fraction of the largest probability, in 0..=1; 0 keeps all.
+        min_p: f64 = 0.0,
+        /// A serving mix, as `[{ temperature = 0.6, top_p = 0.9 }, {}]` with the four keys above: every conversation of a
+        /// batch is under one of them, drawn anew each time, and acceptance is logged for each.
+        policies: Vec<Policy> = Vec::new(),
+        /// `"distribution"`, or `"ids"`: the text's token, as if the target were certain of it.
+        target: TargetUse = TargetUse::Distribution,
+        /// `"all"`, or `"round-start"`: rows weigh by the probability that a round of the verifier starts there, as the
+        /// drafter is at the time, so that easy text, of which one round commits much, counts less.
+        rows: RowWeighting = RowWeighting::All,
         /// Unroll steps: drafted tokens that one row of training imitates.
         unroll: usize = 4,
         /// Weight of unroll step k is `step_decay`^k, k from 0.
@@ -168,12 +186,34 @@ impl Loss {
         self.kind.unwrap_or_else(|| Reward::of(verifier.rule, verifier.temperature).loss())
     }
 
+    /// The processors that both distributions go through: several to choose from, one, or none.
+    pub fn processors(&self) -> Vec<Policy> {
+        let Self { temperature, top_k, top_p, min_p, .. } = *self;
+        let own = Policy { temperature, top_k, top_p, min_p };
+        match self.policies.is_empty() {
+            true if own.is_none() => Vec::new(),
+            true => vec![own],
+            false => self.policies.clone(),
+        }
+    }
+
     /// What is minimised for `verifier`, in words: the label of checkpoints, exports and reports.
     pub fn label(&self, verifier: &Verifier) -> String {
         let (kind, rewarded) = (self.kind_for(verifier), Reward::of(verifier.rule, verifier.temperature).loss());
         let chosen =
             if kind == rewarded { String::new() } else { format!(" (the verifier's own would be {rewarded})") };
-        let of_distributions = format!("{kind} at temperature {}{chosen}", self.temperature);
+        let under = match self.policies.len() {
+            0 => Policy { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p, min_p: self.min_p }
+                .to_string(),
+            several => format!("{several} policies"),
+        };
+        let mut of_distributions = format!("{kind} at {under}{chosen}");
+        if self.target == TargetUse::Ids {
+            of_distributions.push_str(", on the text's tokens alone");
+        }
+        if self.rows == RowWeighting::RoundStart {
+            of_distributions.push_str(", rows by round starts");
+        }
         match self.feature_weight > 0.0 {
             true => format!("{of_distributions}, and {} times the distance of hidden states", self.feature_weight),
             false => of_distributions,
@@ -257,6 +297,21 @@ table! {
         curve: Vec<usize> = Vec::new(),
         /// Temperatures, one evaluation each: 0 under the greedy rule, others under `verifier.rule`.
         temperatures: Vec<f64> = vec![0.0, 1.0],
+        /// Keep only the fewest most probable tokens whose mass reaches this; 1 is off. Target and drafter alike, as all
+        /// processors here, in this order: penalties, minimum length, temperature, top-k, top-p, min-p.
+        top_p: f64 = 1.0,
+        /// Keep only so many most probable tokens; 0 is off.
+        top_k: usize = 0,
+        /// Keep only tokens of this share of the largest probability or more; 0 is off.
+        min_p: f64 = 0.0,
+        /// Divides positive logits of tokens in prompt or answer, and multiplies negative ones; 1 is off.
+        repetition_penalty: f64 = 1.0,
+        /// Taken off a logit for every time that its token stands in the answer; 0 is off.
+        frequency_penalty: f64 = 0.0,
+        /// Taken off the logits of tokens that stand in the answer; 0 is off.
+        presence_penalty: f64 = 0.0,
+        /// Answer tokens before an end token is allowed; 0 is off.
+        min_length: usize = 0,
         /// What `spectrain eval` drafts a round: `"chain"`, or a tree: `"static:2,2,1"` (so many of the most likely tokens
         /// under every node of a depth), `"dynamic:32"` (EAGLE-2's, of so many nodes with the root), `"sampled:2,2,1"`
         /// (as static, drawn), `"sequoia:32"` (the best shape for the acceptance measured by sibling rank). A dynamic or
@@ -264,5 +319,21 @@ table! {
         tree: TreeKind = TreeKind::Chain,
         /// Requests at once.
         batch: usize = 8,
+    }
+}
+
+impl Eval {
+    /// The processors that are measured under; the temperature is each curve's.
+    pub fn processors(&self) -> Processors {
+        Processors {
+            repetition_penalty: self.repetition_penalty,
+            frequency_penalty: self.frequency_penalty,
+            presence_penalty: self.presence_penalty,
+            min_length: self.min_length,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            ..Processors::default()
+        }
     }
 }

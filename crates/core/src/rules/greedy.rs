@@ -31,8 +31,11 @@ pub fn verify(tree: &Tree, mut choice: impl FnMut(usize) -> Option<u32>) -> Verd
     verdict
 }
 
-/// The walk shared with sampled-match.
-pub(super) fn walk<E>(tree: &Tree, mut choice: impl FnMut(usize) -> Result<Option<u32>, E>) -> Result<Verdict, E> {
+/// As [`verify`], for choices that can fail; sampled-match walks so, too.
+///
+/// # Errors
+/// The first that `choice` returns.
+pub fn walk<E>(tree: &Tree, mut choice: impl FnMut(usize) -> Result<Option<u32>, E>) -> Result<Verdict, E> {
     let mut verdict = Verdict::default();
     let mut node = 0;
     loop {

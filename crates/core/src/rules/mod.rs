@@ -33,6 +33,7 @@ pub mod token;
 pub mod traversal;
 pub mod typical;
 
+use crate::process::RowError;
 use crate::tree::TreeError;
 
 pub use chance::{Ask, Chance, Keyed, keyed};
@@ -144,6 +145,9 @@ pub enum RuleError {
     /// What was drafted is no tree.
     #[error(transparent)]
     Tree(#[from] TreeError),
+    /// Logits make no distribution.
+    #[error(transparent)]
+    Row(#[from] RowError),
     /// A tree was drafted for a rule that judges chains.
     #[error("the {rule} rule judges chains, and a tree was drafted")]
     Chain {

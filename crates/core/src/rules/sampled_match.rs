@@ -18,20 +18,20 @@ use crate::tree::Tree;
 /// A [`RuleError`] if rows and tree do not fit together or a row on the path is no distribution.
 pub fn verify<R: AsRef<[f64]>>(tree: &Tree, target: &[R], chance: &mut impl Chance) -> Result<Verdict, RuleError> {
     check_rows(target, tree.drafted())?;
-    verify_rows(tree, |node| target[node].as_ref(), chance)
+    verify_rows(tree, |node| Ok(target[node].as_ref()), chance)
 }
 
 /// As [`verify`], for rows that are made when they are asked for: `row(node)` is called for nodes on the path only.
 ///
 /// # Errors
-/// A [`RuleError`] if a row on the path is no distribution.
+/// A [`RuleError`] if a row on the path is no distribution, and what `row` returns.
 pub fn verify_rows<R: AsRef<[f64]>>(
     tree: &Tree,
-    mut row: impl FnMut(usize) -> R,
+    mut row: impl FnMut(usize) -> Result<R, RuleError>,
     chance: &mut impl Chance,
 ) -> Result<Verdict, RuleError> {
     super::greedy::walk(tree, |node| {
         let ask = Ask { depth: tree.depth(node), purpose: Purpose::Target, index: 0 };
-        draw_target(row(node).as_ref(), node, ask, chance)
+        draw_target(row(node)?.as_ref(), node, ask, chance)
     })
 }

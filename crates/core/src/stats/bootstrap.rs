@@ -68,6 +68,25 @@ impl Resampling {
     /// # Errors
     /// As [`Resampling::ratio`], and if the two sides differ in length.
     pub fn paired_difference(&self, first: &[Ratio], second: &[Ratio]) -> Result<Interval, StatsError> {
+        self.paired(first, second, |first, second| first - second)
+    }
+
+    /// Interval of the quotient `first / second` of two ratios of sums over the same questions, in the same order, paired
+    /// as in [`Resampling::paired_difference`].
+    ///
+    /// # Errors
+    /// As [`Resampling::paired_difference`].
+    pub fn quotient(&self, first: &[Ratio], second: &[Ratio]) -> Result<Interval, StatsError> {
+        self.paired(first, second, |first, second| first / second)
+    }
+
+    /// Interval of what `combine` makes of both sides' ratios of sums.
+    fn paired(
+        &self,
+        first: &[Ratio],
+        second: &[Ratio],
+        combine: impl Fn(f64, f64) -> f64,
+    ) -> Result<Interval, StatsError> {
         check(first)?;
         check(second)?;
         if first.len() != second.len() {
@@ -75,7 +94,7 @@ impl Resampling {
         }
         self.interval(first.len(), |pick| {
             let side = |ratios: &[Ratio]| ratio_of_sums(pick.clone().map(|i| &ratios[i]));
-            side(first) - side(second)
+            combine(side(first), side(second))
         })
     }
 

@@ -25,6 +25,8 @@ pub enum Finish {
     Stop,
     /// The length cap.
     Length,
+    /// The request's processors and constraint left no token that could follow.
+    Masked,
 }
 
 /// One target call before and after trimming.

@@ -93,6 +93,17 @@ fn pairing_cancels_what_the_questions_share() {
 }
 
 #[test]
+fn a_quotient_is_free_of_what_both_sides_share() {
+    let slow = questions(3, 40, 0.0);
+    let twice: Vec<Ratio> = slow.iter().map(|q| Ratio { numerator: 2.0 * q.numerator, ..*q }).collect();
+    let constant = PLAN.quotient(&twice, &slow).unwrap();
+    [constant.low, constant.estimate, constant.high].iter().for_each(|&end| close(end, 2.0, 1e-12));
+    let better = PLAN.quotient(&questions(3, 40, 0.1), &slow).unwrap();
+    close(better.estimate, ratio_of_sums(&questions(3, 40, 0.1)) / ratio_of_sums(&slow), 1e-15);
+    assert!(1.0 < better.low && better.low < better.estimate && better.estimate < better.high, "{better:?}");
+}
+
+#[test]
 fn what_cannot_be_resampled_is_refused() {
     let good = questions(4, 3, 0.0);
     let empty = Ratio { numerator: 0.0, denominator: 0.0 };

@@ -116,6 +116,7 @@ const WRITTEN: &str = r#"{
   "tokens_per_second": 2.5,
   "plain_tokens_per_second": 2.0,
   "speedup": 1.25,
+  "speedup_interval": null,
   "same_text": null,
   "residual_fallbacks": 0,
   "memory": {
@@ -158,6 +159,7 @@ fn evaluation() -> Evaluation {
         guarantee: "target-sampling".to_string(),
         rule: Rule::SampledMatch,
         temperature: 1.0,
+        processors: Default::default(),
         length: 2,
         tree: TreeKind::Chain,
         nodes: Some(3),
@@ -172,6 +174,7 @@ fn evaluation() -> Evaluation {
         tokens_per_second: 2.5,
         plain_tokens_per_second: 2.0,
         speedup: 1.25,
+        speedup_interval: None,
         same_text: None,
         residual_fallbacks: 0,
         memory: Some(Memory {
@@ -200,7 +203,7 @@ fn what_was_written_reads_back() {
 fn results_of_an_earlier_build_read_back() {
     let mut value: Value = serde_json::from_str(WRITTEN).unwrap();
     let new = ["as_eagle", "as_vllm", "as_sglang", "as_deepspec", "output_tokens", "latency", "goodput"];
-    for key in new.iter().chain(&["memory", "plain", "estimates", "tree", "nodes", "chain"]) {
+    for key in new.iter().chain(&["memory", "plain", "estimates", "tree", "nodes", "chain", "speedup_interval"]) {
         value.as_object_mut().unwrap().remove(*key);
     }
     let read: Evaluation = serde_json::from_value(value).unwrap();
@@ -222,9 +225,10 @@ fn keys_of_a_later_build_are_passed_over() {
 fn curve(temperature: f64, rates: [f64; 3]) -> Vec<Evaluation> {
     let counted = evaluation().tasks["chat"].clone();
     let tasks = BTreeMap::from([("chat".to_string(), counted.clone())]);
-    let plain = Plain { overall: counted.clone(), tasks: tasks.clone(), memory: Memory::default() };
+    let plain = Plain { overall: counted.clone(), tasks: tasks.clone(), memory: Memory::default(), stints: None };
     let at = |length, rate, estimates| Evaluation {
         temperature,
+        processors: Default::default(),
         length,
         tokens_per_second: rate,
         plain_tokens_per_second: rates[0],

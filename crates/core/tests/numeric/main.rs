@@ -14,6 +14,7 @@ mod latency;
 mod lengths;
 mod lookup;
 mod losses;
+mod policies;
 mod renewal;
 mod rng;
 mod schedule;

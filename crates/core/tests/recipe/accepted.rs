@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use spectrain_core::loss::{Row, Temperature};
+use spectrain_core::process::Processors;
 use spectrain_core::recipe::{DraftVocab, Drafter, Eagle3, LossKind, Recipe, Reward};
 use spectrain_core::rules::Rule;
 
@@ -48,6 +49,12 @@ temperature = 1.0
 [loss]
 eta = 3.0
 temperature = 1.0
+top_k = 0
+top_p = 1.0
+min_p = 0.0
+policies = []
+target = "distribution"
+rows = "all"
 unroll = 4
 step_decay = 0.8
 weighting = "fixed"
@@ -88,6 +95,13 @@ max_new_tokens = 96
 length = 5
 curve = []
 temperatures = [0.0, 1.0]
+top_p = 1.0
+top_k = 0
+min_p = 0.0
+repetition_penalty = 1.0
+frequency_penalty = 0.0
+presence_penalty = 0.0
+min_length = 0
 tree = "chain"
 batch = 8
 "#;
@@ -97,6 +111,19 @@ fn the_smallest_recipe_shows_every_default() {
     let recipe = set(&[]).unwrap();
     assert_eq!(recipe.to_toml(), RESOLVED);
     assert_eq!(recipe.check(&SMOLLM2), Ok(()));
+}
+
+#[test]
+fn processors_of_the_loss_read_back_and_are_named() {
+    let sets = ["loss.kind=lk", "loss.policies=[{ temperature = 0.6, top_p = 0.9 }, {}, { top_k = 40, min_p = 0.1 }]"];
+    let recipe = set(&sets).unwrap();
+    assert_eq!(Recipe::parse(&recipe.to_toml(), "other.toml", &[]).unwrap(), recipe);
+    assert_eq!(recipe.loss.processors().len(), 3);
+    assert_eq!(recipe.loss.label(&recipe.verifier), "lk at 3 policies");
+    assert!(set(&[]).unwrap().loss.processors().is_empty());
+    let one = set(&["loss.temperature=0.5", "loss.top_k=7"]).unwrap();
+    assert_eq!(one.loss.processors().len(), 1);
+    assert_eq!(one.loss.label(&one.verifier), "lk at temperature 0.5, top-k 7");
 }
 
 #[test]
@@ -110,6 +137,8 @@ fn the_resolved_recipe_reads_back_as_itself() {
         "verifier.rule=sampled-match",
         "loss.kind=kl",
         "loss.step_weights=[1, 0.5, 0.25, 0]",
+        "loss.rows=round-start",
+        "drafter.train_head=false",
         "train.eps=1.25e-9",
         "train.learning_rate=0.1",
         "eval.temperatures=[0.7]",
@@ -152,6 +181,10 @@ fn overrides_can_complete_a_recipe() {
 
 #[test]
 fn whole_numbers_do_for_fractions() {
+    let recipe = set(&["eval.top_p=0.9", "eval.top_k=40", "eval.frequency_penalty=-0.5", "eval.min_length=8"]).unwrap();
+    let expected =
+        Processors { top_p: 0.9, top_k: 40, frequency_penalty: -0.5, min_length: 8, ..Processors::default() };
+    assert_eq!(recipe.eval.processors(), expected);
     let recipe = set(&["data.greedy_share=1", "eval.temperatures=[0, 1]"]).unwrap();
     assert_eq!((recipe.data.greedy_share, recipe.eval.temperatures), (1.0, vec![0.0, 1.0]));
 }

@@ -57,9 +57,45 @@ fn values_out_of_range() {
         ("verifier.temperature=-1", "verifier.temperature is -1.0; it must be 0 or more"),
         ("eval.temperatures=[]", "eval.temperatures is []; it must be one temperature or more"),
         ("eval.temperatures=[-1]", "eval.temperatures is [-1.0]; it must be numbers of 0 or more"),
+        ("eval.top_p=0", "eval.top_p is 0.0; it must be above 0, at most 1"),
+        ("eval.min_p=2", "eval.min_p is 2.0; it must be 0 to 1"),
+        ("eval.repetition_penalty=-1", "eval.repetition_penalty is -1.0; it must be above 0"),
+        ("eval.presence_penalty=inf", "eval.presence_penalty is inf; it must be finite"),
         ("eval.temperatures=[1, 1]", "eval.temperatures is [1.0, 1.0]; it must be distinct"),
     ] {
         set_refused(one, message);
+    }
+}
+
+#[test]
+fn losses_that_do_not_fit_their_processors_rows_or_target() {
+    for (sets, part) in [
+        (&["loss.top_p=0"][..], "loss.top_p is 0.0; it must be above 0 and at most 1"),
+        (&["loss.min_p=1.5"], "loss.min_p is 1.5; it must be from 0 to 1"),
+        (&["loss.top_k=-1"], "loss.top_k is"),
+        (&["loss.kind=kl", "loss.top_p=0.9"], "infinite where the kept sets differ"),
+        (&["loss.kind=lk-lambda", "loss.policies=[{ top_k = 5 }]"], "infinite where the kept sets differ"),
+        (&["verifier.rule=sampled-match", "loss.min_p=0.1"], "infinite where the kept sets differ"),
+        (&["loss.kind=exact-length", "loss.top_k=5"], "the text was sampled without them"),
+        (&["loss.kind=exact-length", "loss.policies=[{}]"], "the text was sampled without them"),
+        (&["loss.policies=[{}]", "loss.temperature=0.5"], "write them into each policy"),
+        (&["loss.policies=[{ temperature = 0 }]"], "of greedy decoding a loss has no gradient"),
+        (&["loss.policies=[{ top_p = 1.5 }]"], "loss.policies holds a policy whose top_p = 1.5"),
+        (&["loss.policies=[{ topp = 0.9 }]"], "topp"),
+        (&["loss.target=ids", "loss.temperature=0.5"], "a token has none"),
+        (&["loss.target=ids", "loss.kind=reverse-kl"], "infinite on one token"),
+        (&["loss.rows=round-start", "drafter.train_head=true"], "before rows are weighed"),
+        (&["loss.rows=starts"], "loss.rows is"),
+    ] {
+        let message = set(sets).unwrap_err().to_string();
+        assert!(message.contains(part), "{sets:?}: {message}");
+    }
+    for sets in [
+        &["loss.kind=kl", "loss.temperature=0.5"][..],
+        &["loss.kind=tv", "loss.top_k=5", "loss.rows=round-start"],
+        &["loss.target=ids", "loss.kind=ce", "drafter.train_head=true"],
+    ] {
+        set(sets).unwrap();
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{Eagle3, Eagle3Config};
 use burn::module::Param;
 use burn::tensor::Tensor;
-use spectrain_kernels::product::{Projection, linear};
+use spectrain_kernels::product::{Learned, Projection};
 use spectrain_kernels::rms_norm::rms_norm;
 use spectrain_kernels::swiglu::swiglu;
 
@@ -13,10 +13,9 @@ pub trait Matrix {
     fn apply(&self, x: Tensor<2>) -> Tensor<2>;
 }
 
-/// A matrix that training moves.
-impl Matrix for Tensor<2> {
+impl Matrix for Learned {
     fn apply(&self, x: Tensor<2>) -> Tensor<2> {
-        linear(x, self.clone())
+        Self::apply(self, x)
     }
 }
 
@@ -46,8 +45,8 @@ pub struct Layer<M> {
 
 impl Eagle3 {
     /// The layer on the tape.
-    pub fn learned(&self, config: &Eagle3Config) -> Layer<Tensor<2>> {
-        self.layer(config, |matrix| matrix.val())
+    pub fn learned(&self, config: &Eagle3Config) -> Layer<Learned> {
+        self.layer(config, |matrix| Learned::new(matrix.val()))
     }
 
     /// The layer at rest, laid out for products.

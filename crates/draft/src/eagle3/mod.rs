@@ -15,7 +15,7 @@ pub use runtime::Eagle3Proposer;
 
 use crate::batch::TrainBatch;
 use crate::numbered::numbered;
-use crate::objective::{Objective, StepLoss};
+use crate::objective::{Evaluated, Objective, OutputHeads, StepLoss};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
@@ -105,6 +105,8 @@ pub struct Eagle3 {
     pub down: Param<Tensor<2>>,
     /// Norm before the head.
     pub norm: Param<Tensor<1>>,
+    /// The drafter's own head, `[draft vocabulary, hidden]`, where it does not share its target's.
+    pub head: Option<Param<Tensor<2>>>,
 }
 
 /// Typical size of every tapped dimension.
@@ -143,6 +145,10 @@ pub struct Eagle3Drafter {
     pub embedding: Tensor<2>,
     /// Head for the draft vocabulary: rows of the target's, or the drafter's own.
     pub head: Head,
+    /// The target's rows of the draft vocabulary: what the target says, whatever the drafter's head is.
+    pub target_head: Head,
+    /// The target's whole head.
+    pub whole_head: Head,
     /// Rotary table, as far as the target's.
     pub rope: Arc<RopeTable>,
     /// What taps are divided by in training.
@@ -194,7 +200,21 @@ impl Eagle3 {
             gate_up: matrix(4, h, 2 * config.intermediate_size),
             down: small(5, config.intermediate_size, h),
             norm: Param::from_data(final_norm.into_data(), device),
+            head: None,
         })
+    }
+
+    /// These weights with a head of their own, which starts as `rows [draft vocabulary, hidden]`; weights that have one
+    /// keep it.
+    pub fn with_head(self, rows: &Tensor<2>) -> Self {
+        let device = self.fc.val().device();
+        let start = || Param::from_data(rows.clone().into_data(), &device);
+        numbered(Self { head: Some(self.head.clone().unwrap_or_else(start)), ..self })
+    }
+
+    /// The head of their own, without a tape.
+    fn own_head(&self) -> Option<Head> {
+        self.head.as_ref().map(|head| Head::new(head.val().without_autodiff()))
     }
 
     /// Bytes of the weights.
@@ -222,13 +242,26 @@ impl Eagle3 {
 impl Eagle3Drafter {
     /// Binds a configuration to its target.
     pub fn new(config: Eagle3Config, vocab: DraftVocab, target: &Llama) -> Self {
-        let head = target.head().of_tokens(&vocab.d2t);
+        let (whole_head, target_head) = (target.head().clone(), target.head().of_tokens(&vocab.d2t));
+        let head = target_head.clone();
         let scale = TapScale::none(config.taps.len() * config.hidden_size);
         let (of, dim, theta) = (target.config(), config.head_dim, config.rope_theta);
         let shared = (of.heads.dim, of.rope_theta) == (dim, theta);
         let own = || Arc::new(RopeTable::new(of.max_positions, dim, theta));
         let rope = if shared { target.rope().clone() } else { own() };
-        Self { embedding: target.embedding().clone(), head, rope, config, vocab, scale }
+        Self { embedding: target.embedding().clone(), head, target_head, whole_head, rope, config, vocab, scale }
+    }
+
+    /// This drafter with the head that `weights` have, where they have one: as it serves them.
+    pub fn serving(&self, weights: &Eagle3) -> Self {
+        let head = weights.own_head().unwrap_or_else(|| self.head.clone());
+        Self { head, ..self.clone() }
+    }
+
+    /// The heads that the loss of `weights` needs.
+    fn heads(&self, weights: &Eagle3) -> OutputHeads<'_> {
+        let (target, whole, ids) = (&self.target_head, &self.whole_head, &self.vocab.d2t);
+        OutputHeads { target, whole, ids, own: weights.own_head() }
     }
 
     /// Embeddings `[tokens, hidden]`, plain.
@@ -247,13 +280,22 @@ impl Eagle3Drafter {
         let mut steps = Vec::new();
         self.unroll(weights, batch, |_, hidden| steps.push(hidden));
         let plain = steps.iter().map(|h| h.clone().without_autodiff()).collect();
-        let found = objective.evaluate(plain, batch, &self.head, self.labels(batch));
+        let Evaluated { steps: found, head } =
+            objective.evaluate(plain, batch, self.heads(weights), self.labels(batch));
         let mut total = Tensor::<1>::zeros([1], &weights.fc.val().device());
         let mut sums = Vec::new();
         for (hidden, (gradient, step)) in steps.into_iter().zip(found) {
             total = total + (hidden * gradient).sum();
             sums.push(step);
         }
-        (total, sums)
+        (total + head_surrogate(weights, head), sums)
+    }
+}
+
+/// A scalar on the tape whose gradient with respect to the drafter's own head is `gradient`; 0 without one.
+fn head_surrogate(weights: &Eagle3, gradient: Option<Tensor<2>>) -> Tensor<1> {
+    match (&weights.head, gradient) {
+        (Some(head), Some(gradient)) => (head.val() * gradient).sum(),
+        _ => Tensor::zeros([1], &weights.fc.val().device()),
     }
 }

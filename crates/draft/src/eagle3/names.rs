@@ -66,10 +66,15 @@ impl Eagle3 {
             let values: Vec<f32> = field.val().without_autodiff().into_data().try_to_vec().expect("f32 weights");
             named.push((format!("{name}.weight"), F32Tensor::new(&[config.hidden_size], values)));
         }
+        if let Some(head) = &self.head {
+            let head = head.val().without_autodiff();
+            let (shape, values) = (head.dims(), head.into_data().try_to_vec().expect("f32 weights"));
+            named.push((HEAD.to_owned(), F32Tensor::new(&shape, values)));
+        }
         named
     }
 
-    /// Reads all weights from a file.
+    /// Reads all weights from a file, and the head where the file has one.
     ///
     /// # Errors
     /// The first tensor that is missing or has another shape, named.
@@ -94,7 +99,11 @@ impl Eagle3 {
         let mut n = || norm.next().expect("one norm a field");
         let (fc, q, kv, o, gate_up, down) = (m(), m(), m(), m(), m(), m());
         let (input_layernorm, hidden_norm, post_attention_layernorm, norm) = (n(), n(), n(), n());
-        let read = Self { fc, input_layernorm, hidden_norm, q, kv, o, post_attention_layernorm, gate_up, down, norm };
+        let shape = [config.draft_vocab_size, config.hidden_size];
+        let head = file.has(HEAD).then(|| file.tensor_f32(HEAD, &shape)).transpose()?;
+        let head = head.map(|values| Param::from_data(TensorData::new(values, shape), device));
+        let read =
+            Self { fc, input_layernorm, hidden_norm, q, kv, o, post_attention_layernorm, gate_up, down, norm, head };
         Ok(numbered(read))
     }
 }

@@ -6,9 +6,9 @@
 //! pass more. Burn's own strategy recomputes single element-wise operations and knows no blocks.
 
 use super::unroll::Unroll;
-use super::{Eagle3, Eagle3Drafter};
+use super::{Eagle3, Eagle3Drafter, head_surrogate};
 use crate::batch::TrainBatch;
-use crate::objective::{Objective, StepLoss};
+use crate::objective::{Evaluated, Objective, StepLoss};
 use burn::module::Module;
 use burn::optim::{GradientsAccumulator, GradientsParams};
 use burn::tensor::Tensor;
@@ -39,8 +39,13 @@ impl Eagle3Drafter {
     ) -> (GradientsParams, Vec<StepLoss>) {
         let Entered { mut hidden, inputs, kv: all } = self.entered(weights, batch);
         let run = Unroll { drafter: self, layer: weights.learned(&self.config), batch };
-        let found = objective.evaluate(inputs, batch, &self.head, self.labels(batch));
+        let Evaluated { steps: found, head } =
+            objective.evaluate(inputs, batch, self.heads(weights), self.labels(batch));
         let mut sum = GradientsAccumulator::new();
+        if head.is_some() {
+            let grads = (head_surrogate(weights, head) * share).backward();
+            sum.accumulate(weights, GradientsParams::from_grads(grads, weights));
+        }
         let mut sums = vec![StepLoss::default(); hidden.len()];
         // Gradients of what the step at hand gave to later ones: hidden states, and keys and values up to it.
         let (mut of_hidden, mut of_kv): (Option<Tensor<2>>, Option<Tensor<2>>) = (None, None);
@@ -52,7 +57,7 @@ impl Eagle3Drafter {
             let given = run.step(k, entered.clone(), kv.clone());
             let input = run.layer.head_input(given.hidden.clone());
             let (gradient, of_step) = &found[k];
-            sums[k] = *of_step;
+            sums[k] = of_step.clone();
             let mut surrogate = (input * (gradient.clone() * share)).sum();
             for (value, gradient) in [(given.hidden, of_hidden.take()), (given.kv, of_kv.take())] {
                 surrogate =

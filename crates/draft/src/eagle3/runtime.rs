@@ -5,17 +5,17 @@
 //! with rows made of true features.
 
 use super::{Eagle3, Eagle3Drafter, Layer};
+use crate::drawing::Drawing;
 use crate::growing::Growing;
-use crate::proposer::{Draft, DrafterMemory, Draws, Observed, Pick, Plan, Proposer, Wanted};
+use crate::proposer::{Draft, DrafterMemory, Observed, Plan, Proposer, Wanted};
 use burn::module::Module;
 use burn::tensor::Tensor;
 use rayon::prelude::*;
-use spectrain_core::rng::Purpose;
-use spectrain_core::rules::{Ask, Chance};
+use spectrain_core::process::RowError;
 use spectrain_kernels::cached_attention::cached_attention;
 use spectrain_kernels::product::Projection;
 use spectrain_kernels::rope::indices;
-use spectrain_model::{KvCache, SlotRows, host_rows};
+use spectrain_model::{KvCache, Prefix, SlotRows, host_rows};
 
 /// An EAGLE-3 drafter that follows several slots.
 pub struct Eagle3Proposer {
@@ -56,24 +56,33 @@ impl Eagle3Proposer {
     }
 
     /// Hidden states of the newest committed rows of `slots`, `[slots, hidden]`.
-    fn newest(&self, slots: &[usize]) -> Tensor<2> {
-        let newest = slots.iter().map(|&s| self.newest[s].clone().expect("a slot is observed before it drafts"));
+    fn newest(&self, slots: impl Iterator<Item = usize>) -> Tensor<2> {
+        let newest = slots.map(|s| self.newest[s].clone().expect("a slot is observed before it drafts"));
         Tensor::cat(newest.collect(), 0)
     }
 
-    /// One chain a slot; those that are long enough leave the pass.
-    fn draft_chains(&mut self, wanted: &[Wanted], pick: Pick, draws: &Draws) -> Vec<Draft> {
+    /// How tokens behind `prefix` are drawn.
+    fn drawing<'a>(&'a self, prefix: Prefix<'a>) -> Drawing<'a> {
+        let vocab = &self.drafter.vocab;
+        Drawing { prefix, d2t: &vocab.d2t, vocabulary: vocab.target_vocab }
+    }
+
+    /// One chain a slot; those that are long enough, or cannot go on, leave the pass.
+    fn draft_chains(&mut self, wanted: &[Wanted]) -> Result<Vec<Draft>, RowError> {
         let mut drafts = vec![Draft::default(); wanted.len()];
-        let longest = wanted.iter().map(|w| w.length).max().unwrap_or(0);
         let mut active: Vec<usize> = (0..wanted.len()).filter(|&i| wanted[i].length > 0).collect();
         if active.is_empty() {
-            return drafts;
+            return Ok(drafts);
         }
-        let mut hidden = self.newest(&active.iter().map(|&i| wanted[i].slot).collect::<Vec<_>>());
+        let mut hidden = self.newest(active.iter().map(|&i| wanted[i].slot));
         let width = self.drafter.vocab.d2t.len();
-        for step in 0..longest {
+        for step in 0.. {
             if step > 0 {
-                let still: Vec<usize> = (0..active.len()).filter(|&row| wanted[active[row]].length > step).collect();
+                let grows = |i: usize| wanted[i].length > step && drafts[i].tokens.len() == step;
+                let still: Vec<usize> = (0..active.len()).filter(|&row| grows(active[row])).collect();
+                if still.is_empty() {
+                    break;
+                }
                 if still.len() < active.len() {
                     hidden = hidden.clone().select(0, indices(still.iter().copied(), &hidden.device()));
                     active = still.into_iter().map(|row| active[row]).collect();
@@ -83,26 +92,28 @@ impl Eagle3Proposer {
                 hidden = self.pass(&rows, &tokens, hidden, step - 1);
             }
             let logits = self.logits(hidden.clone());
-            let d2t = &self.drafter.vocab.d2t;
-            let ask = Ask { depth: step, purpose: Purpose::Draft, index: 0 };
             // The active ones stand in the order of the drafts.
-            let growing = drafts.iter_mut().zip(wanted).filter(|(_, w)| w.length > step);
-            growing.zip(logits.chunks(width)).collect::<Vec<_>>().into_par_iter().for_each(|((draft, w), logits)| {
-                draft.push(logits, pick, d2t, || draws(w.slot).uniform(ask));
-            });
+            let growing = drafts.iter_mut().zip(wanted).filter(|(d, w)| w.length > step && d.tokens.len() == step);
+            let growing: Vec<_> = growing.zip(logits.chunks(width)).collect();
+            growing
+                .into_par_iter()
+                .try_for_each(|((draft, w), logits)| draft.push(logits, w.plan.pick(), &self.drawing(w.prefix)))?;
         }
-        drafts
+        Ok(drafts)
     }
 
     /// Grows one tree a slot, all of them a depth at a time.
-    fn draft_trees(&mut self, slots: &[usize], plan: &Plan, draws: &Draws) -> Vec<Draft> {
+    fn draft_trees(&mut self, wanted: &[Wanted]) -> Result<Vec<Draft>, RowError> {
         let width = self.drafter.vocab.d2t.len();
-        let branch = |&slot: &usize| {
-            let tree = Growing::new(plan, draws(slot)).expect("a plan of trees");
-            Branches { slot, tree, parents: Vec::new(), level: Vec::new(), last: 1 }
+        let branch = |w: &Wanted| {
+            let tree = Growing::new(w.plan, w.prefix.chance()).expect("a plan of trees");
+            Branches { slot: w.slot, tree, parents: Vec::new(), level: Vec::new(), last: 1 }
         };
-        let mut trees: Vec<Branches> = slots.iter().map(branch).collect();
-        let mut hidden = self.newest(slots);
+        let mut trees: Vec<Branches> = wanted.iter().map(branch).collect();
+        if trees.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut hidden = self.newest(wanted.iter().map(|w| w.slot));
         for depth in 0.. {
             if depth > 0 {
                 let (rows, tokens, above) = next_level(&mut trees);
@@ -115,18 +126,17 @@ impl Eagle3Proposer {
             }
             let logits = self.logits(hidden.clone());
             let mut rest = logits.as_slice();
-            let growing: Vec<(&mut Growing, &[f32])> = trees
-                .iter_mut()
-                .map(|t| {
-                    let (own, others) = rest.split_at(t.tree.frontier().len() * width);
-                    rest = others;
-                    (&mut t.tree, own)
-                })
-                .collect();
-            growing.into_par_iter().for_each(|(tree, rows)| tree.expand(rows, width).expect("logits are numbers"));
+            let growing = trees.iter_mut().zip(wanted).map(|(t, w)| {
+                let (own, others) = rest.split_at(t.tree.frontier().len() * width);
+                rest = others;
+                (&mut t.tree, w, own)
+            });
+            let growing: Vec<(&mut Growing, &Wanted, &[f32])> = growing.collect();
+            let grow = |(tree, w, rows): (&mut Growing, &Wanted, &[f32])| tree.expand(rows, &self.drawing(w.prefix));
+            growing.into_par_iter().try_for_each(grow)?;
         }
         let d2t = &self.drafter.vocab.d2t;
-        trees.into_iter().map(|t| t.tree.finish(d2t).expect("a tree has its root")).collect()
+        Ok(trees.into_iter().map(|t| t.tree.finish(d2t).expect("a tree has its root")).collect())
     }
 }
 
@@ -203,21 +213,14 @@ impl Proposer for Eagle3Proposer {
         }
     }
 
-    fn draft(&mut self, slots: &[usize], plan: &Plan, draws: &Draws) -> Vec<Draft> {
-        match *plan {
-            Plan::Chain { length, pick } => {
-                let wanted: Vec<Wanted> = slots.iter().map(|&slot| Wanted { slot, length }).collect();
-                self.draft_chains(&wanted, pick, draws)
-            }
-            _ => self.draft_trees(slots, plan, draws),
-        }
-    }
-
-    fn draft_each(&mut self, wanted: &[Wanted], plan: &Plan, draws: &Draws) -> Vec<Draft> {
-        match *plan {
-            Plan::Chain { pick, .. } => self.draft_chains(wanted, pick, draws),
-            _ => self.draft_trees(&wanted.iter().map(|w| w.slot).collect::<Vec<_>>(), plan, draws),
-        }
+    /// Chains and trees make passes of their own.
+    fn draft(&mut self, wanted: &[Wanted]) -> Result<Vec<Draft>, RowError> {
+        let is_chain = |w: &Wanted| matches!(w.plan, Plan::Chain { .. });
+        let (chains, trees): (Vec<Wanted>, Vec<Wanted>) = wanted.iter().copied().partition(is_chain);
+        let mut chains = self.draft_chains(&chains)?.into_iter();
+        let mut trees = self.draft_trees(&trees)?.into_iter();
+        let own = |w: &Wanted| if is_chain(w) { chains.next() } else { trees.next() };
+        Ok(wanted.iter().filter_map(own).collect())
     }
 
     fn memory(&self, plan: &Plan) -> DrafterMemory {

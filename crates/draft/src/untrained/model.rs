@@ -3,10 +3,10 @@
 //! Its cache lags behind the text: what was committed since the last draft runs when the next is asked for, in one pass
 //! for all slots. Drafted tokens that ran and were accepted stay in the cache; the others are rolled back.
 
-use crate::proposer::{Draft, DrafterMemory, Draws, Observed, Pick, Plan, Proposer, Wanted};
+use crate::drawing::Drawing;
+use crate::proposer::{Draft, DrafterMemory, Observed, Plan, Proposer, Wanted};
 use burn::tensor::Tensor;
-use spectrain_core::rng::Purpose;
-use spectrain_core::rules::{Ask, Chance};
+use spectrain_core::process::RowError;
 use spectrain_kernels::rope::indices;
 use spectrain_model::{KvCache, Llama, SlotRows, host_rows};
 
@@ -61,13 +61,18 @@ impl DraftModelProposer {
     }
 
     /// Chains as long as they are wanted and as the model's positions allow.
-    fn chains(&mut self, wanted: &[Wanted], pick: Pick, draws: &Draws) -> Vec<Draft> {
+    fn chains(&mut self, wanted: &[Wanted]) -> Result<Vec<Draft>, RowError> {
         let mut drafts = vec![Draft::default(); wanted.len()];
         let room = |w: &Wanted| (self.model.config().max_positions + 1).saturating_sub(self.slots[w.slot].text.len());
         let lengths: Vec<usize> = wanted.iter().map(|w| w.length.min(room(w))).collect();
         let width = self.d2t.len();
         for step in 0..lengths.iter().copied().max().unwrap_or(0) {
-            let active: Vec<usize> = (0..wanted.len()).filter(|&i| lengths[i] > step).collect();
+            // A chain may have ended where no token could follow.
+            let grows = |&i: &usize| lengths[i] > step && drafts[i].tokens.len() == step;
+            let active: Vec<usize> = (0..wanted.len()).filter(grows).collect();
+            if active.is_empty() {
+                break;
+            }
             let own: Vec<Wanted> = active.iter().map(|&i| wanted[i]).collect();
             let logits = match step {
                 0 => self.catch_up(&own),
@@ -78,12 +83,12 @@ impl DraftModelProposer {
                     self.logits(&rows, &tokens, step - 1)
                 }
             };
-            let ask = Ask { depth: step, purpose: Purpose::Draft, index: 0 };
             for (&i, row) in active.iter().zip(logits.chunks(width)) {
-                drafts[i].push(row, pick, &self.d2t, || draws(wanted[i].slot).uniform(ask));
+                let drawing = Drawing { prefix: wanted[i].prefix, d2t: &self.d2t, vocabulary: width };
+                drafts[i].push(row, wanted[i].plan.pick(), &drawing)?;
             }
         }
-        drafts
+        Ok(drafts)
     }
 }
 
@@ -124,14 +129,8 @@ impl Proposer for DraftModelProposer {
         }
     }
 
-    fn draft(&mut self, slots: &[usize], plan: &Plan, draws: &Draws) -> Vec<Draft> {
-        let wanted: Vec<Wanted> = slots.iter().map(|&slot| Wanted { slot, length: plan.depth() }).collect();
-        self.draft_each(&wanted, plan, draws)
-    }
-
-    fn draft_each(&mut self, wanted: &[Wanted], plan: &Plan, draws: &Draws) -> Vec<Draft> {
-        let pick = if let Plan::Chain { pick, .. } = *plan { pick } else { Pick::Argmax };
-        self.chains(wanted, pick, draws)
+    fn draft(&mut self, wanted: &[Wanted]) -> Result<Vec<Draft>, RowError> {
+        self.chains(wanted)
     }
 
     fn memory(&self, plan: &Plan) -> DrafterMemory {

@@ -1,7 +1,8 @@
 //! Proposers that copy from text: they read tokens only, no features, and their proposals are certain.
 
-use crate::proposer::{Draft, DrafterMemory, Draws, Observed, Plan, Proposer};
+use crate::proposer::{Draft, DrafterMemory, Observed, Plan, Proposer, Wanted};
 use burn::tensor::Tensor;
+use spectrain_core::process::RowError;
 
 /// How tokens are found that may follow a text.
 pub trait Source {
@@ -91,9 +92,9 @@ impl<S: Source> Proposer for TextProposer<S> {
         observed.iter().for_each(|o| self.tell(o.slot, &o.next));
     }
 
-    fn draft(&mut self, slots: &[usize], plan: &Plan, _: &Draws) -> Vec<Draft> {
-        let chain = |&slot: &usize| self.source.propose(&self.slots[slot].index, plan.depth());
-        slots.iter().map(|slot| Draft { tokens: chain(slot), ..Draft::default() }).collect()
+    fn draft(&mut self, wanted: &[Wanted]) -> Result<Vec<Draft>, RowError> {
+        let chain = |w: &Wanted| self.source.propose(&self.slots[w.slot].index, w.length);
+        Ok(wanted.iter().map(|w| Draft { tokens: chain(w), ..Draft::default() }).collect())
     }
 
     fn memory(&self, _: &Plan) -> DrafterMemory {

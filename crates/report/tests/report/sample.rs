@@ -53,6 +53,7 @@ pub fn evaluation(rule: Rule, temperature: f64, chat: &[usize], code: &[usize]) 
         guarantee: rule.guarantee().name().to_string(),
         rule,
         temperature,
+        processors: Default::default(),
         length: chat.len() - 1,
         tree: TreeKind::Chain,
         nodes: Some(chat.len()),
@@ -67,6 +68,7 @@ pub fn evaluation(rule: Rule, temperature: f64, chat: &[usize], code: &[usize]) 
         tokens_per_second: 100.0,
         plain_tokens_per_second: 80.0,
         speedup: 1.25,
+        speedup_interval: Some(Interval { estimate: 1.25, low: 1.125, high: 1.5 }),
         same_text: (temperature == 0.0).then_some(5),
         residual_fallbacks: 0,
         memory: Some(Memory {
@@ -80,6 +82,7 @@ pub fn evaluation(rule: Rule, temperature: f64, chat: &[usize], code: &[usize]) 
             overall: served(counted(5, &[8], 0.0)),
             tasks: BTreeMap::new(),
             memory: Memory { target_weights: 4 << 20, target_cache: 1 << 20, ..Memory::default() },
+            stints: Some([72.0, 88.0]),
         }),
         estimates: (1..chat.len() - 1)
             .map(|length| Estimate { length, overall: counted(5, &cut(&both, length), 0.125), tasks: BTreeMap::new() })

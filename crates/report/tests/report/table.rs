@@ -9,14 +9,17 @@ fn a_curve_starts_at_plain_decoding_and_names_its_fastest_length() {
     let mut results = two();
     results[1].tokens_per_second = 60.0;
     results[1].speedup = 0.75;
+    results[1].speedup_interval = None;
     let expected = "\
-T  rule    K    tokens/call [95 %]  accepted  tokens/s  speedup
-0  plain   0  1.000 [1.000, 1.000]     0.000      80.0    1.00×
-0  greedy  1  1.750 [1.625, 1.875]     0.750         –        –  estimated
-0  greedy  2  2.250 [2.188, 2.312]     1.250     100.0    1.25×  fastest
-1  plain   0  1.000 [1.000, 1.000]     0.000      80.0    1.00×  fastest
-1  token   1  1.500 [1.375, 1.625]     0.500         –        –  estimated
-1  token   2  1.812 [1.750, 1.875]     0.812      60.0    0.75×
+T  rule    K    tokens/call [95 %]  accepted  tokens/s      speedup [95 %]
+0  plain   0  1.000 [1.000, 1.000]     0.000      80.0               1.00×
+0  greedy  1  1.750 [1.625, 1.875]     0.750         –                   –  estimated
+0  greedy  2  2.250 [2.188, 2.312]     1.250     100.0  1.25× [1.12, 1.50]  fastest
+1  plain   0  1.000 [1.000, 1.000]     0.000      80.0               1.00×  fastest
+1  token   1  1.500 [1.375, 1.625]     0.500         –                   –  estimated
+1  token   2  1.812 [1.750, 1.875]     0.812      60.0               0.75×
+T = 0: plain decoding ran at 72.0 to 88.0 tokens/s from stint to stint
+T = 1: plain decoding ran at 72.0 to 88.0 tokens/s from stint to stint
 ";
     assert_eq!(table(&results, false), expected);
 }

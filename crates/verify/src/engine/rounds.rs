@@ -1,30 +1,28 @@
 //! Rounds measured one by one, with every request busy: the costs that a prediction of the speed-up needs.
 
-use super::{Batch, Listener, SpeculativeDecoder, Times};
+use super::{Batch, Listener, Room, SpeculativeDecoder, Times};
+use crate::task::Task;
 use spectrain_core::rules::RuleError;
 use spectrain_draft::proposer::Proposer;
-use spectrain_model::Request;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
 impl SpeculativeDecoder<'_> {
-    /// Answers `requests`, all at once, for `count` rounds and returns what the pass over the prompts took, and each
+    /// Answers `tasks`, all at once, for `count` rounds and returns what the pass over the prompts took, and each
     /// round after it. No request may end within them.
     ///
     /// # Errors
     /// [`RuleError`] when a distribution is none.
     pub fn time_rounds(
         &self,
-        requests: Vec<Request>,
+        tasks: Vec<Task>,
         proposer: &mut dyn Proposer,
         count: usize,
     ) -> Result<(Times, Vec<Times>), RuleError> {
-        let longest = requests.iter().map(|r| r.prompt.len() + r.max_new_tokens).max().unwrap_or(0);
-        let slots = requests.len();
-        let cache = self.open(slots, longest, proposer);
-        let mut batch =
-            Batch { begun: Instant::now(), slots: (0..slots).map(|_| None).collect(), cache, times: Times::default() };
-        let mut waiting = requests.into();
+        let slots = tasks.len();
+        let (cache, _) = self.open(&tasks, slots, Room::default(), proposer);
+        let mut batch = Batch::new(slots, cache);
+        let mut waiting = tasks.into();
         self.admit(&mut batch, &mut waiting, proposer);
         let mut listener = Listener { committed: &mut |_| ControlFlow::Continue(()), done: &mut drop };
         let mut measured = Vec::with_capacity(count + 1);

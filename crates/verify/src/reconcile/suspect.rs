@@ -7,11 +7,11 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 use spectrain_draft::Eagle3;
 use spectrain_draft::eagle3::Layer;
-use spectrain_kernels::cached_attention::{CachedPlan, Segment, cached_attention};
+use spectrain_kernels::cached_attention::{CachedPlan, cached_attention};
 use spectrain_kernels::product::Projection;
 use spectrain_kernels::rms_norm::rms_norm;
 use spectrain_kernels::rope::RopeTable;
-use spectrain_model::{KvCache, host_rows, sample::argmax};
+use spectrain_model::{KvCache, SlotRows, host_rows, sample::argmax};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -163,8 +163,8 @@ impl<'a> Suspect<'a> {
         let qkv = Tensor::cat(vec![layer.q.apply(joined.clone()), layer.kv.apply(joined)], 1);
         let cached = cache.len(0) + step.saturating_sub(1);
         let positions = (0..tokens.len()).map(|i| self.position(cached + i, step)).collect();
-        let segments = vec![Segment::chain(0, cached, tokens.len())];
-        let plan = Arc::new(CachedPlan { segments, positions, capacity: cache.capacity() });
+        let planned = cache.plan_ahead(&[SlotRows::chain(0, tokens.len())], step.saturating_sub(1));
+        let plan = Arc::new(CachedPlan { positions, ..CachedPlan::clone(&planned) });
         let heads = drafter.config.heads();
         let attended = cache.with_layer(0, |c| cached_attention(qkv, c, heads, &self.rope, &plan));
         layer.finish(hidden, attended)

@@ -3,11 +3,13 @@
 use crate::engine::SpeculativeDecoder;
 use crate::judge::Round as Judged;
 use crate::length::Fixed;
+use crate::task::Task;
 use burn::tensor::Tensor;
 use spectrain_core::form::Form;
+use spectrain_core::process::{Processors, RowError};
 use spectrain_core::rng::{Key, Purpose};
 use spectrain_core::rules::{RuleError, Verdict};
-use spectrain_draft::proposer::{Draft, DrafterMemory, Draws, Observed, Pick, Plan, Proposer};
+use spectrain_draft::proposer::{Draft, DrafterMemory, Observed, Pick, Plan, Proposer, Wanted};
 use spectrain_model::sample::argmax;
 use spectrain_model::{Llama, Request};
 use std::collections::BTreeMap;
@@ -62,7 +64,7 @@ pub(super) fn trace(
 ) -> Result<Vec<Trace>, RuleError> {
     let judge = |round: &Judged| {
         let tokens = &round.draft.tokens;
-        let key = Key::new(SEED, round.key.request, round.position() as u64, Purpose::Accept);
+        let key = Key::new(SEED, round.prefix.request.id, round.position() as u64, Purpose::Accept);
         let kept = key.below_at(0, tokens.len() + 1);
         let next = Some(argmax(round.row(kept)));
         Ok(Verdict { path: (1..=kept).collect(), tokens: tokens[..kept].to_vec(), next, fallbacks: 0 })
@@ -71,16 +73,16 @@ pub(super) fn trace(
         id: id as u64,
         prompt: prompt.to_vec(),
         max_new_tokens: TOKENS,
-        temperature: 0.0,
+        sampling: Processors::greedy(),
         seed: SEED,
         form: Form::default(),
     };
     let mut recorder = Recorder { inner: proposer, slots: Vec::new(), logs: Vec::new() };
     let plan = Plan::chain(length, Pick::Argmax);
-    let decoder = SpeculativeDecoder { target, stop: &[], batch: BATCH, plan, judge: &judge, lengths: &Fixed };
+    let decoder = SpeculativeDecoder { target, stop: &[], batch: BATCH };
     let mut answers = BTreeMap::new();
-    let requests = prompts.iter().enumerate().map(request).collect();
-    decoder.run(requests, &mut recorder, |t| drop(answers.insert(t.id, t.ids)))?;
+    let tasks = Task::alike(prompts.iter().enumerate().map(request), &plan, &judge, &Fixed);
+    decoder.run(tasks, &mut recorder, |t| drop(answers.insert(t.id, t.ids)))?;
     let traced = |((log, prompt), answer): ((Log, &&[u32]), Vec<u32>)| Trace {
         text: [prompt, answer.as_slice()].concat(),
         handed: log.handed,
@@ -134,14 +136,14 @@ impl Proposer for Recorder<'_> {
         self.inner.observe(observed, features);
     }
 
-    fn draft(&mut self, slots: &[usize], plan: &Plan, draws: &Draws) -> Vec<Draft> {
-        let drafts = self.inner.draft(slots, plan, draws);
-        for (&slot, draft) in slots.iter().zip(&drafts) {
-            let log = &mut self.logs[self.slots[slot]];
+    fn draft(&mut self, wanted: &[Wanted]) -> Result<Vec<Draft>, RowError> {
+        let drafts = self.inner.draft(wanted)?;
+        for (w, draft) in wanted.iter().zip(&drafts) {
+            let log = &mut self.logs[self.slots[w.slot]];
             let known = 1 + log.handed.iter().map(|h| h.next.len()).sum::<usize>();
             log.rounds.push(Round { known, draft: draft.clone() });
         }
-        drafts
+        Ok(drafts)
     }
 
     fn memory(&self, plan: &Plan) -> DrafterMemory {

@@ -8,12 +8,14 @@ mod untrained;
 use crate::args::EvalArgs;
 use crate::device;
 use crate::exit::{Blame, Failure};
+use crate::sampling::temperature_only;
 use crate::stage::{self, Answers, Candidate, EvalPlan, RunDir, Setup};
 use anyhow::{Context, anyhow};
 use serde::Serialize;
 use serde_json::json;
-use spectrain_core::evaluation::Evaluation;
 use spectrain_core::evaluation::document::Document;
+use spectrain_core::evaluation::{Evaluation, listed};
+use spectrain_core::process::Processors;
 use spectrain_core::recipe::Recipe;
 use spectrain_core::reconciliation::Reconciliation;
 use spectrain_core::rules::Rule;
@@ -34,6 +36,7 @@ const TEMPERATURES: [f64; 3] = [0.0, 0.6, 1.0];
 
 /// Runs the command.
 pub fn run(args: EvalArgs) -> Result<(), Failure> {
+    args.sampling.over(Processors::default())?;
     if let Some(kind) = &args.proposer {
         return untrained::run(&args, kind);
     }
@@ -58,11 +61,9 @@ pub fn run(args: EvalArgs) -> Result<(), Failure> {
         true => None,
         false => Some(reconcile(&args, &setup, &checkpoint, &recipe, &suite, longest)?),
     };
-    let costs = match args.profile {
-        true => profile::profile(&args, &setup, &checkpoint, &suite.prompts, &plan)?,
-        false => String::new(),
-    };
-    let mut curves = stage::evaluate_trees(&setup, &checkpoint, &suite.prompts, &plan, &tree)?;
+    let mut costs = profile::costs(&args, &setup, &suite.prompts, &plan)?;
+    let mut curves = stage::evaluate_trees(&setup, &checkpoint, &suite.prompts, &plan, &tree, costs.as_mut())?;
+    let costs = profile::keep(&args, costs)?;
     let found = found.map(|found| stage::with_figures(found, std::mem::take(&mut curves.figures)));
     let waterfalls = match args.waterfall {
         true => waterfalls(&args, &setup, &checkpoint, &recipe, (&suite, &plan), &curves.evaluations)?,
@@ -70,7 +71,12 @@ pub fn run(args: EvalArgs) -> Result<(), Failure> {
     };
     let conclusions = profile::conclusions(&args, &curves.evaluations)?;
     let beside = tree_table(&curves.evaluations);
-    let text = costs + &table(&curves.evaluations, args.task) + &beside + &waterfall_table(&waterfalls) + &conclusions;
+    let text = processors(&plan)
+        + &costs
+        + &table(&curves.evaluations, args.task)
+        + &beside
+        + &waterfall_table(&waterfalls)
+        + &conclusions;
     show(args.json.as_deref(), &text);
     if let Some(path) = &args.json {
         let origin = json!({
@@ -142,9 +148,16 @@ fn plan(args: &EvalArgs, recipe: &Recipe, tree: &TreeKind) -> Result<EvalPlan, F
     }
     let exact = temperatures.iter().try_for_each(|&temperature| tree.check(rule.at(temperature)));
     exact.map_err(|error| anyhow!("--rule {rule}, --tree {tree}: {error}")).request()?;
+    let sampling = args.sampling.over(recipe.eval.processors())?;
+    let of_temperatures = [("--profile", args.profile), ("--waterfall", args.waterfall)];
+    of_temperatures
+        .iter()
+        .filter(|(_, asked)| *asked)
+        .try_for_each(|(option, _)| temperature_only(&sampling, option))?;
     Ok(EvalPlan {
         rule,
         temperatures,
+        sampling,
         lengths: match (args.lengths.is_empty(), args.profile) {
             (true, true) => profile::LENGTHS.collect(),
             (true, false) if *tree != TreeKind::Chain => vec![recipe.eval.length],
@@ -190,6 +203,16 @@ fn has_directory(path: &Path) -> Result<(), Failure> {
     }
 }
 
+/// The line that names what was set besides the temperature, and what is left out for it; empty where nothing was.
+fn processors(plan: &EvalPlan) -> String {
+    if plan.sampling.temperature_only() {
+        return String::new();
+    }
+    let offline =
+        if plan.reconcile.is_some() { "; offline's figures know a temperature only and are left out" } else { "" };
+    format!("processors: {}{offline}\n", listed(&plan.sampling.named()))
+}
+
 /// The document's settings; `origin` says where the drafts come from.
 fn settings(
     args: &EvalArgs,
@@ -209,6 +232,7 @@ fn settings(
         "rule": plan.rule,
         "tree": tree,
         "temperatures": plan.temperatures,
+        "processors": plan.sampling.named(),
         "lengths_measured": plan.lengths,
         "length_policy": plan.policy.to_string(),
         "batch": plan.batch,

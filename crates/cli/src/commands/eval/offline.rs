@@ -6,9 +6,11 @@ use super::{open_checkpoint, recipe_of, recipe_path, show, write_json};
 use crate::args::EvalArgs;
 use crate::device;
 use crate::exit::{Blame, Failure};
+use crate::sampling::temperature_only;
 use crate::stage::{self, Answers, Candidate, Estimated, OfflinePlan, RunDir, Setup};
 use anyhow::Context;
 use serde_json::json;
+use spectrain_core::process::Processors;
 use spectrain_core::recipe::Recipe;
 use spectrain_draft::Checkpoint;
 use spectrain_report::{differences, offline_table};
@@ -16,6 +18,7 @@ use std::path::{Path, PathBuf};
 
 /// Runs the command.
 pub fn run(args: &EvalArgs) -> Result<(), Failure> {
+    temperature_only(&args.sampling.over(Processors::default())?, "--offline")?;
     let device = device::parse(&args.device)?;
     let others = args.others.iter().map(PathBuf::as_path);
     let paths: Vec<&Path> = std::iter::once(args.checkpoint()).chain(others).collect();

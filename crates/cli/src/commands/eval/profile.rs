@@ -4,13 +4,12 @@
 use super::write_json;
 use crate::args::EvalArgs;
 use crate::exit::{Blame, Failure};
-use crate::stage::{self, CostPlan, EvalPlan, Setup};
+use crate::stage::{CostPlan, Costs, EvalPlan, Setup};
 use anyhow::Context;
 use spectrain_core::advice::advise;
 use spectrain_core::costs::{CostProfile, FILE};
 use spectrain_core::evaluation::Evaluation;
 use spectrain_data::prompts::Prompt;
-use spectrain_draft::Checkpoint;
 use spectrain_report::{advice, cost_table, predictions};
 use std::path::{Path, PathBuf};
 
@@ -19,14 +18,11 @@ const BATCHES: [usize; 4] = [1, 2, 4, 8];
 /// Draft lengths whose costs are measured unless some are named.
 pub const LENGTHS: std::ops::RangeInclusive<usize> = 1..=7;
 
-/// Measures the costs and writes them beside the checkpoint; returns them as text.
-pub fn profile(
-    args: &EvalArgs,
-    setup: &Setup,
-    checkpoint: &Checkpoint,
-    prompts: &[Prompt],
-    plan: &EvalPlan,
-) -> Result<String, Failure> {
+/// The costs that the evaluation is to measure on the way, if it is asked to.
+pub fn costs(args: &EvalArgs, setup: &Setup, prompts: &[Prompt], plan: &EvalPlan) -> Result<Option<Costs>, Failure> {
+    if !args.profile {
+        return Ok(None);
+    }
     let costs = CostPlan {
         rule: plan.rule,
         temperatures: plan.temperatures.clone(),
@@ -35,7 +31,13 @@ pub fn profile(
         seed: plan.seed,
         device: args.device.clone(),
     };
-    let found = stage::profile(setup, checkpoint, prompts, &costs)?;
+    Costs::new(setup, prompts, &costs).map(Some)
+}
+
+/// Writes what was measured beside the checkpoint; returns it as text.
+pub fn keep(args: &EvalArgs, costs: Option<Costs>) -> Result<String, Failure> {
+    let Some(costs) = costs else { return Ok(String::new()) };
+    let found = costs.profile();
     let path = file(args.checkpoint());
     write_json(&path, &found)?;
     eprintln!("profile: written to {}", path.display());

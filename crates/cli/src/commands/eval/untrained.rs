@@ -1,7 +1,9 @@
 //! `spectrain eval --proposer`: the same curves for drafts that no training made.
 
 use super::suite::{self, Suite};
-use super::{conditions, default_recipe, fact, has_directory, plan, settings, show, write_file, write_json};
+use super::{
+    conditions, default_recipe, fact, has_directory, plan, processors, settings, show, write_file, write_json,
+};
 use crate::args::EvalArgs;
 use crate::device;
 use crate::exit::{Blame, Failure};
@@ -30,7 +32,7 @@ pub fn run(args: &EvalArgs, kind: &ProposerKind) -> Result<(), Failure> {
     let longest = plan.lengths.iter().max().copied().unwrap_or(0);
     let suite = suite.fitting(&setup, plan.max_new_tokens + longest + 1)?;
     let curves = stage::evaluate_untrained(&setup, proposer, &suite.prompts, &plan)?;
-    let text = format!("proposer: {kind}\n") + &table(&curves.evaluations, args.task);
+    let text = format!("proposer: {kind}\n") + &processors(&plan) + &table(&curves.evaluations, args.task);
     show(args.json.as_deref(), &text);
     if let Some(path) = &args.json {
         let settings = settings(args, (&plan, &tree), &setup, json!({ "proposer": kind.to_string() }), &suite);

@@ -28,7 +28,11 @@ pub fn facts(path: &Path) -> Result<Value, Failure> {
         "answer_tokens": spread(rows.iter().map(|a| a.answer_ids.len())),
         "greedy": greedy,
         "greedy_share": greedy as f64 / rows.len().max(1) as f64,
-        "finish": { "stop": count(&|a| a.finish == Finish::Stop), "length": count(&|a| a.finish == Finish::Length) },
+        "finish": {
+            "stop": count(&|a| a.finish == Finish::Stop),
+            "length": count(&|a| a.finish == Finish::Length),
+            "masked": count(&|a| a.finish == Finish::Masked),
+        },
         "off_policy": count(&|a| a.off_policy),
         "made_with": meta,
     }))

@@ -1,0 +1,70 @@
+//! A request with what is drafted for it and how it is judged: what a batch is made of.
+
+use crate::judge::{Judge, judge};
+use crate::length::{Fixed, LengthPolicy};
+use spectrain_core::rules::Rule;
+use spectrain_draft::proposer::{Pick, Plan, Wanted};
+use spectrain_model::{Prefix, Request};
+
+/// A request and how it is answered. Those of one batch may differ in everything.
+#[derive(Clone)]
+pub struct Task<'a> {
+    /// The request.
+    pub request: Request,
+    /// What is drafted a round; the chain of no tokens for plain decoding.
+    pub plan: &'a Plan,
+    /// The acceptance rule.
+    pub judge: &'a Judge,
+    /// How much of the plan's chain is drafted in a round.
+    pub lengths: &'a dyn LengthPolicy,
+}
+
+/// No draft.
+static NOTHING: Plan = Plan::Chain { length: 0, pick: Pick::Argmax };
+
+impl<'a> Task<'a> {
+    /// `request` without drafts: it writes what the plain path writes.
+    pub fn plain(request: Request) -> Self {
+        let rule = Rule::SampledMatch.at(request.sampling.temperature);
+        let judge = judge(rule).expect("exact rules have judges");
+        Self { request, plan: &NOTHING, judge, lengths: &Fixed }
+    }
+
+    /// All `requests` with one plan, rule and policy.
+    pub fn alike(
+        requests: impl IntoIterator<Item = Request>,
+        plan: &'a Plan,
+        judge: &'a Judge,
+        lengths: &'a dyn LengthPolicy,
+    ) -> Vec<Self> {
+        requests.into_iter().map(|request| Self { request, plan, judge, lengths }).collect()
+    }
+
+    /// Whether the drafter has to follow the text.
+    pub(crate) fn drafts(&self) -> bool {
+        self.plan.drafted() > 0
+    }
+
+    /// Tokens of prompt and longest answer.
+    pub(crate) fn longest(&self) -> usize {
+        self.request.prompt.len() + self.request.max_new_tokens
+    }
+
+    /// What `slot` drafts behind `prefix` after the rounds of `past`: nothing, or all of a tree, or a part of a chain.
+    pub(crate) fn wanted<'b>(
+        &'b self,
+        slot: usize,
+        prefix: Prefix<'b>,
+        past: &[spectrain_core::stats::Call],
+    ) -> Option<Wanted<'b>> {
+        let whole = Wanted::whole(slot, self.plan, prefix);
+        match self.plan {
+            Plan::Chain { length: 0, .. } => None,
+            Plan::Chain { length, .. } => {
+                let length = self.lengths.length(past, *length).min(*length);
+                (length > 0).then_some(Wanted { length, ..whole })
+            }
+            _ => Some(whole),
+        }
+    }
+}
