@@ -94,8 +94,8 @@ impl Proposer for Knowing {
 /// A target and the prompts that it answers.
 pub struct Setup {
     pub target: Llama,
-    stop: Vec<u32>,
-    prompts: Vec<Vec<u32>>,
+    pub stop: Vec<u32>,
+    pub prompts: Vec<Vec<u32>>,
     /// Longest answer.
     pub tokens: usize,
     /// What the answers must be like, in turn.

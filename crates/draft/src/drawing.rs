@@ -63,3 +63,62 @@ impl Drawing<'_> {
         wide
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Drawing;
+    use spectrain_core::constraint::{Constraint, ConstraintError, ConstraintState};
+    use spectrain_core::form::Form;
+    use spectrain_core::process::Processors;
+    use spectrain_model::{Prefix, Request};
+
+    /// Bars token 1.
+    #[derive(Debug)]
+    struct Without;
+
+    impl Constraint for Without {
+        fn start(&self) -> Box<dyn ConstraintState> {
+            Box::new(Self)
+        }
+    }
+
+    impl ConstraintState for Without {
+        fn fork(&self) -> Box<dyn ConstraintState> {
+            Box::new(Self)
+        }
+
+        fn advance(&mut self, _: u32) -> Result<(), ConstraintError> {
+            Ok(())
+        }
+
+        fn mask(&self) -> Result<Vec<bool>, ConstraintError> {
+            Ok(vec![true, false, true, true])
+        }
+    }
+
+    fn logits(p: &[f64]) -> Vec<f32> {
+        p.iter().map(|p| p.ln() as f32).collect()
+    }
+
+    /// Worked in the shared vectors: a mask on p alone accepts .4, on both .785714.
+    #[test]
+    fn a_mask_bars_in_drafts_what_it_bars_in_the_text() {
+        let sampling = Processors::at(1.0);
+        let request = Request { id: 0, prompt: vec![0], max_new_tokens: 1, sampling, seed: 0, form: Form::default() };
+        let state = Without.start();
+        let free = Prefix { request: &request, answer: &[], end_tokens: &[], state: None };
+        let masked = Prefix { state: Some(state.as_ref()), ..free };
+        let p = masked.distribution(&logits(&[0.5, 0.3, 0.2, 0.0]), &[]).unwrap();
+        // The draft vocabulary lacks token 3 and has its own order.
+        let d2t = [2, 0, 1];
+        let alpha = |prefix| {
+            let drawing = Drawing { prefix, d2t: &d2t, vocabulary: 4 };
+            let q = drawing.q(&logits(&[0.2, 0.2, 0.6]), &[]).unwrap();
+            d2t.iter().zip(q).map(|(&token, q)| q.min(p[token as usize])).sum::<f64>()
+        };
+        assert!((alpha(free) - 0.4).abs() < 1e-6, "{}", alpha(free));
+        assert!((alpha(masked) - 11.0 / 14.0).abs() < 1e-6, "{}", alpha(masked));
+        let ranked = |prefix| Drawing { prefix, d2t: &d2t, vocabulary: 4 }.best(&logits(&[0.25, 0.15, 0.6]), &[]);
+        assert_eq!((ranked(free), ranked(masked)), (Ok(Some(2)), Ok(Some(0))));
+    }
+}

@@ -8,6 +8,7 @@
 mod state;
 
 use llguidance::api::TopLevelGrammar;
+use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::Value;
@@ -113,9 +114,10 @@ impl Grammar {
         let environment = environment(bytes, &end, vocabulary).ok_or(GrammarError::NoEnd { vocabulary })?;
         let what = spec.what();
         let refuse = |why: String| GrammarError::Compile { what, why };
-        // Without slices masks are computed token by token, which is exact and for our vocabularies quick enough.
-        let mut factory = ParserFactory::new(&environment, InferenceCapabilities::default(), &[])
-            .map_err(|e| refuse(e.to_string()))?;
+        // Sets of tokens that are allowed together where the rest of a string is free: the same masks, sooner.
+        let mut factory =
+            ParserFactory::new(&environment, InferenceCapabilities::default(), &SlicedBiasComputer::general_slices())
+                .map_err(|e| refuse(e.to_string()))?;
         factory.quiet().limits_mut().verbose_errors = false;
         let parser = factory.create_parser(spec.grammar()).map_err(|e| refuse(readable(&e.to_string())))?;
         let grammar = Self { start: Matcher::new(Ok(parser)), spec, tokens: Arc::new(Tokens { end, vocabulary }) };
