@@ -93,7 +93,7 @@ pub enum Command {
     #[command(
         after_long_help = "Example: one answer, for a script\n\n  spectrain chat runs/smollm2-eagle3/best --prompt Hello\n\nExample: a date and nothing else\n\n  spectrain chat runs/smollm2-eagle3/best --prompt \"When did Apollo 11 land?\" --regex \"[0-9]{4}-[0-9]{2}-[0-9]{2}\""
     )]
-    Chat(ChatArgs),
+    Chat(Box<ChatArgs>),
     /// A drafter in another runtime's format
     ///
     /// Writes a directory that the runtime loads: config.json with every setting that it would otherwise guess,

@@ -108,12 +108,12 @@ mod tests {
         let state = Without.start();
         let free = Prefix { request: &request, answer: &[], end_tokens: &[], state: None };
         let masked = Prefix { state: Some(state.as_ref()), ..free };
-        let p = masked.distribution(&logits(&[0.5, 0.3, 0.2, 0.0]), &[]).unwrap();
+        let p = masked.distribution(&logits(&[0.5, 0.3, 0.2, 0.0]), &[]).expect("sound logits");
         // The draft vocabulary lacks token 3 and has its own order.
         let d2t = [2, 0, 1];
         let alpha = |prefix| {
             let drawing = Drawing { prefix, d2t: &d2t, vocabulary: 4 };
-            let q = drawing.q(&logits(&[0.2, 0.2, 0.6]), &[]).unwrap();
+            let q = drawing.q(&logits(&[0.2, 0.2, 0.6]), &[]).expect("sound logits");
             d2t.iter().zip(q).map(|(&token, q)| q.min(p[token as usize])).sum::<f64>()
         };
         assert!((alpha(free) - 0.4).abs() < 1e-6, "{}", alpha(free));
