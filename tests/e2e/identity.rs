@@ -6,6 +6,8 @@
 use crate::support::smollm2;
 use burn::tensor::{Device, Tensor};
 use spectrain_core::chat::ChatTemplate;
+use spectrain_core::constraint::mask_after;
+use spectrain_core::form::Form;
 use spectrain_core::process::{Context, Processors, RowError};
 use spectrain_core::rng::{Key, Purpose};
 use spectrain_core::rules::Rule;
@@ -92,10 +94,19 @@ impl Proposer for Knowing {
 /// A target and the prompts that it answers.
 pub struct Setup {
     pub target: Llama,
-    stop: Vec<u32>,
-    prompts: Vec<Vec<u32>>,
+    pub stop: Vec<u32>,
+    pub prompts: Vec<Vec<u32>>,
     /// Longest answer.
     pub tokens: usize,
+    /// What the answers must be like, in turn.
+    pub forms: Vec<Form>,
+}
+
+impl Setup {
+    /// What answer `id` must be like.
+    pub fn form(&self, id: usize) -> &Form {
+        &self.forms[id % self.forms.len()]
+    }
 }
 
 pub fn setup(dir: &Path) -> Setup {
@@ -104,11 +115,23 @@ pub fn setup(dir: &Path) -> Setup {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../eval/heldout.jsonl");
     let prompts = read_prompts(&file).unwrap().into_iter().take(PROMPTS);
     let prompts = prompts.map(|p| template.encode_prompt(&p.messages, &tokenizer).unwrap()).collect();
-    Setup { target: Llama::load(dir, &Device::flex()).unwrap(), stop: template.stop_ids(), prompts, tokens: TOKENS }
+    Setup {
+        target: Llama::load(dir, &Device::flex()).unwrap(),
+        stop: template.stop_ids(),
+        prompts,
+        tokens: TOKENS,
+        forms: vec![Form::default()],
+    }
+}
+
+/// A proposer that knows `texts` and errs, over the whole vocabulary.
+pub fn knowing(s: &Setup, texts: Vec<Vec<u32>>) -> Box<dyn Proposer> {
+    let d2t = (0..s.target.config().vocab_size as u32).collect();
+    Box::new(Knowing { texts, slots: Vec::new(), d2t })
 }
 
 /// Both texts of every prompt. `proposer` is made from prompts and plain answers.
-fn both(
+pub fn both(
     s: &Setup,
     (rule, sampling): (Rule, &Processors),
     (plan, lengths): (Plan, &dyn LengthPolicy),
@@ -124,6 +147,7 @@ fn both(
             max_new_tokens: s.tokens,
             sampling: sampling.clone(),
             seed: 7,
+            form: s.form(id).clone(),
         })
         .collect();
     let capacity = requests.iter().map(|r| r.prompt.len() + s.tokens).max().unwrap();
@@ -147,10 +171,12 @@ fn margin(s: &Setup, text: &[u32], (a, b): (u32, u32), sampling: &Processors, id
     let n = text.len();
     let logits = host_rows(s.target.logits(hidden.narrow(0, n - 1, 1)));
     let (prompt, answer) = text.split_at(s.prompts[id as usize].len());
-    let context = Context { prompt, answer, end_tokens: &s.stop, ..Context::default() };
+    let start = s.form(id as usize).constraint.as_ref().map(|constraint| constraint.start());
+    let mask = start.map(|state| mask_after(state.as_ref(), answer).unwrap());
+    let context = Context { prompt, answer, end_tokens: &s.stop, mask: mask.as_deref(), ..Context::default() };
     let mut p: Vec<f64> = logits.iter().map(|&l| f64::from(l)).collect();
     if sampling.temperature == 0.0 {
-        sampling.adjust(&mut p, &context).unwrap();
+        sampling.rank(&mut p, &context).unwrap();
         return (p[a as usize] - p[b as usize]).abs();
     }
     sampling.apply(&mut p, &context).unwrap();
@@ -162,9 +188,8 @@ fn margin(s: &Setup, text: &[u32], (a, b): (u32, u32), sampling: &Processors, id
 fn check(rule: Rule, temperature: f64) {
     let Some(dir) = smollm2() else { return };
     let s = setup(&dir);
-    let d2t = (0..s.target.config().vocab_size as u32).collect();
-    let knowing = |texts| -> Box<dyn Proposer> { Box::new(Knowing { texts, slots: Vec::new(), d2t }) };
-    let histogram = accepted_of_equal_texts(&s, (rule, temperature), Plan::chain(LENGTH, Pick::Argmax), knowing);
+    let plan = Plan::chain(LENGTH, Pick::Argmax);
+    let histogram = accepted_of_equal_texts(&s, (rule, temperature), plan, |texts| knowing(&s, texts));
     assert!(histogram.iter().all(|&n| n > 0), "not every acceptance length occurred: {histogram:?}");
 }
 
@@ -195,14 +220,26 @@ pub fn accepted_after(
     (plan, lengths): (Plan, &dyn LengthPolicy),
     proposer: impl FnOnce(Vec<Vec<u32>>) -> Box<dyn Proposer>,
 ) -> Vec<usize> {
+    let depth = plan.depth();
+    accepted_where_equal(s, sampling, depth, &both(s, (rule, sampling), (plan, lengths), proposer))
+}
+
+/// As [`accepted_after`], of texts that are there, with drafts of at most `depth` tokens.
+pub fn accepted_where_equal(
+    s: &Setup,
+    sampling: &Processors,
+    depth: usize,
+    texts: &[(Completion, Transcript)],
+) -> Vec<usize> {
     assert_eq!(s.prompts.len(), PROMPTS);
     let mut divergences = 0;
-    let mut histogram = vec![0; plan.depth() + 1];
-    for (plain, speculative) in both(s, (rule, sampling), (plan, lengths), proposer) {
+    let mut histogram = vec![0; depth + 1];
+    for (plain, speculative) in texts {
         speculative.rounds().for_each(|r| histogram[r.accepted] += 1);
         let Some(at) =
             (0..plain.ids.len().max(speculative.ids.len())).find(|&i| plain.ids.get(i) != speculative.ids.get(i))
         else {
+            assert_eq!(plain.finish, speculative.finish);
             continue;
         };
         let text = [s.prompts[plain.id as usize].as_slice(), &plain.ids[..at]].concat();

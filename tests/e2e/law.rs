@@ -2,6 +2,7 @@
 
 use crate::support::{random_drafter, random_target};
 use burn::tensor::Device;
+use spectrain_core::form::Form;
 use spectrain_core::process::{Context, Processors};
 use spectrain_core::rng::Purpose;
 use spectrain_core::rules::{Ask, Chance, Proposal, Rule, ZeroResidual};
@@ -25,6 +26,11 @@ pub fn exact(target: &Llama, tokens: usize) -> Vec<f64> {
 
 /// As [`exact`], after `sampling`: in f64 from the logits of whole passes, the text so far being all that is read.
 pub fn exact_under(target: &Llama, tokens: usize, sampling: &Processors) -> Vec<f64> {
+    exact_where(target, tokens, sampling, |_| true)
+}
+
+/// As [`exact_under`], where the answers that `may_be` denies are barred as they grow.
+pub fn exact_where(target: &Llama, tokens: usize, sampling: &Processors, may_be: impl Fn(&[u32]) -> bool) -> Vec<f64> {
     let mut texts: Vec<(Vec<u32>, f64)> = vec![(PROMPT.to_vec(), 1.0)];
     for _ in 0..tokens {
         let sequences: Vec<&[u32]> = texts.iter().map(|(ids, _)| ids.as_slice()).collect();
@@ -35,7 +41,9 @@ pub fn exact_under(target: &Llama, tokens: usize, sampling: &Processors) -> Vec<
         let grown = texts.iter().enumerate().flat_map(|(i, (ids, mass))| {
             let mut p: Vec<f64> = last(i).iter().map(|&l| f64::from(l)).collect();
             let answer = &ids[PROMPT.len()..];
-            sampling.apply(&mut p, &Context { prompt: &PROMPT, answer, ..Context::default() }).unwrap();
+            let mask: Vec<bool> = (0..VOCABULARY as u32).map(|v| may_be(&[answer, &[v]].concat())).collect();
+            let context = Context { prompt: &PROMPT, answer, mask: Some(&mask), ..Context::default() };
+            sampling.apply(&mut p, &context).unwrap();
             (0..VOCABULARY).map(move |v| ([ids.as_slice(), &[v as u32]].concat(), mass * p[v])).collect::<Vec<_>>()
         });
         texts = grown.collect();
@@ -72,9 +80,21 @@ pub fn p_value_under(
     (tokens, draws): (usize, usize),
     sampling: &Processors,
 ) -> f64 {
+    let observed = observe(target, (judge, plan), proposer, (tokens, draws), (sampling, &Form::default()));
+    goodness_of_fit(&observed, &exact_under(target, tokens, sampling)).unwrap().p_value
+}
+
+/// How often each text of `tokens` tokens, in the order of [`exact`], is among `draws` of this form.
+pub fn observe(
+    target: &Llama,
+    (judge, plan): (&Judge, &Plan),
+    proposer: &mut dyn Proposer,
+    (tokens, draws): (usize, usize),
+    (sampling, form): (&Processors, &Form),
+) -> Vec<u64> {
     let request = |id| {
-        let (prompt, sampling) = (PROMPT.to_vec(), sampling.clone());
-        Request { id, prompt, max_new_tokens: tokens, sampling, seed: 99 }
+        let (prompt, sampling, form) = (PROMPT.to_vec(), sampling.clone(), form.clone());
+        Request { id, prompt, max_new_tokens: tokens, sampling, seed: 99, form }
     };
     let tasks = Task::alike((0..draws as u64).map(request), plan, judge, &Fixed);
     let decoder = SpeculativeDecoder { target, stop: &[], batch: 512 };
@@ -87,7 +107,7 @@ pub fn p_value_under(
         })
         .unwrap();
     assert!(accepted > draws / 10, "hardly any draft was accepted, so the test would see nothing");
-    goodness_of_fit(&observed, &exact_under(target, tokens, sampling)).unwrap().p_value
+    observed
 }
 
 fn writes_the_law(rule: Rule) {

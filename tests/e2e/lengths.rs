@@ -4,6 +4,7 @@ use crate::identity::{accepted_under, setup};
 use crate::law::{PROMPT, VOCABULARY, exact};
 use crate::support::{random_drafter, random_target};
 use burn::tensor::Device;
+use spectrain_core::form::Form;
 use spectrain_core::process::Processors;
 use spectrain_core::rng::{Key, Purpose};
 use spectrain_core::rules::Rule;
@@ -75,6 +76,7 @@ fn a_policy_is_shown_the_finished_rounds_and_nothing_else() {
         max_new_tokens: 40 + 7 * id as usize,
         sampling: Processors::at(1.0),
         seed: 4,
+        form: Form::default(),
     };
     for policy in [&Fixed as &dyn LengthPolicy, &Shrinking, &Floor { share: 0.5 }, &Erratic] {
         let (drafter, weights) = random_drafter(&target, 10, 5, &Device::flex());
@@ -132,6 +134,7 @@ fn rules_keep_the_law_at_any_lengths() {
                 max_new_tokens: TOKENS,
                 sampling: Processors::at(1.0),
                 seed: 9,
+                form: Form::default(),
             };
             let plan = Plan::chain(3, pick(rule));
             let judge = judge(rule).unwrap();

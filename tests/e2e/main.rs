@@ -4,6 +4,7 @@
 mod accumulation;
 mod export;
 mod faulty;
+mod forms;
 mod identity;
 mod law;
 mod lengths;

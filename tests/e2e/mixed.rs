@@ -2,6 +2,7 @@
 
 use crate::support::{noise, random_drafter, random_target};
 use burn::tensor::Device;
+use spectrain_core::form::Form;
 use spectrain_core::process::{ProcessError, Processors, RowError};
 use spectrain_core::rules::{Rule, RuleError, keyed};
 use spectrain_core::tree::{Replacement, SampledTree, Tree, TreeKind};
@@ -50,6 +51,7 @@ fn request(id: usize, temperature: f64) -> Request {
         max_new_tokens: 8 + 5 * id,
         sampling: sampling(id, temperature),
         seed: 40 + id as u64 % 2,
+        form: Form::default(),
     }
 }
 
@@ -195,11 +197,12 @@ fn rounds(check: impl Fn(Rule, &Round, &mut Vec<f32>, u64)) {
             let temperature = if rule == Rule::Greedy { 0.0 } else { 0.9 };
             let penalty = if seed % 2 == 0 { 1.0 } else { 1.2 };
             let sampling = Processors { repetition_penalty: penalty, ..Processors::at(temperature) };
-            let request = Request { id: seed, prompt: vec![0], max_new_tokens: 9, sampling, seed: 3 };
+            let request =
+                Request { id: seed, prompt: vec![0], max_new_tokens: 9, sampling, seed: 3, form: Form::default() };
             let draft = drafted(rule, if seed % 3 == 0 { &one_hot } else { &uniform }, &request);
             let tree: Tree = draft.tree(0, 1).unwrap();
             let mut rows = logits(seed as usize % 4, vocabulary, tree.len(), seed);
-            let prefix = Prefix { request: &request, answer: &[0], end_tokens: &[] };
+            let prefix = Prefix { request: &request, answer: &[0], end_tokens: &[], state: None };
             let own = rows.clone();
             let round = Round { tree: &tree, draft: &draft, d2t: &d2t, logits: &own, vocabulary, prefix };
             check(rule, &round, &mut rows, seed);

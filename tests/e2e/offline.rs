@@ -13,6 +13,7 @@ use crate::support::{train_config, values};
 use burn::tensor::{Device, Tensor, TensorData};
 use half::bf16;
 use spectrain_core::chat::ChatTemplate;
+use spectrain_core::form::Form;
 use spectrain_core::process::Processors;
 use spectrain_core::reconciliation::Figure;
 use spectrain_core::rules::Rule;
@@ -68,6 +69,7 @@ impl Asked {
             max_new_tokens: self.tokens,
             sampling: Processors::at(temperature),
             seed,
+            form: Form::default(),
         };
         self.prompts.iter().enumerate().map(request).collect()
     }

@@ -1,12 +1,13 @@
 //! Processors at run time: texts and laws under penalties and truncations, through the batched code.
 
-use crate::identity::{accepted_after, setup};
+use crate::identity::{accepted_after, accepted_where_equal, both, setup};
 use crate::law::{VOCABULARY, drafter, p_value_under};
 use crate::offline::trained_tiny;
 use crate::support::{random_target, random_target_of};
 use burn::tensor::Tensor;
 use spectrain_core::process::{Processors, RowError};
 use spectrain_core::rules::{Proposal, Rule, RuleError, Verdict, ZeroResidual, token};
+use spectrain_core::stats::Finish;
 use spectrain_core::tree::TreeKind;
 use spectrain_draft::Eagle3Proposer;
 use spectrain_draft::proposer::{Draft, DrafterMemory, Observed, Pick, Plan, Proposer, Wanted};
@@ -43,6 +44,16 @@ fn text_under_processors_is_the_plain_text() {
             assert!(accepted >= least, "{name}: {histogram:?}");
         }
     }
+    // Truncations come before the mask: where they leave nothing of the form the answer ends.
+    (s.tokens, s.forms) = (32, crate::forms::prose());
+    let sampling = penalised(1.0);
+    let proposer = |_| -> Box<dyn Proposer> { Box::new(Eagle3Proposer::new(trained, &weights)) };
+    let texts = both(&s, (Rule::SampledMatch, &sampling), (dynamic, &Fixed), proposer);
+    let histogram = accepted_where_equal(&s, &sampling, 5, &texts);
+    let ends = |finish| texts.iter().filter(|(_, speculative)| speculative.finish == finish).count();
+    let ends = [Finish::Stop, Finish::Masked, Finish::Length].map(ends);
+    eprintln!("within a grammar: accepted {histogram:?}, stop, masked and length {ends:?}");
+    assert!(histogram[1..].iter().sum::<usize>() > 100 && ends.iter().all(|&n| n > 0));
 }
 
 /// Everything that moves mass, so that no part of the order is idle.

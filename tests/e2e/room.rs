@@ -1,8 +1,10 @@
 //! Rounds in a cache that is too small for all requests, or shared between prompts: the text is the plain text.
 
+use crate::forms::{Turns, constrained};
 use crate::support::{random_drafter, random_target};
 use crate::tree_rows::{Dice, VOCABULARY};
 use burn::tensor::Device;
+use spectrain_core::form::Form;
 use spectrain_core::process::Processors;
 use spectrain_core::rules::Rule;
 use spectrain_core::stats::lookup::Lookup;
@@ -16,6 +18,7 @@ use spectrain_model::{Decoder, Llama, Pages, Request};
 use spectrain_verify::judge::judge;
 use spectrain_verify::{Cost, Fixed, Room, RunError, SpeculativeDecoder, Task, Transcript};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Eight requests of different lengths whose prompts begin alike.
 fn requests(temperature: f64) -> Vec<Request> {
@@ -26,14 +29,19 @@ fn requests(temperature: f64) -> Vec<Request> {
         max_new_tokens: 30 + 5 * id as usize,
         sampling: Processors::at(temperature),
         seed: 6,
+        form: Form::default(),
     };
     (0..8).map(request).collect()
 }
 
 fn plain(target: &Llama, temperature: f64) -> BTreeMap<u64, Vec<u32>> {
+    plain_of(target, requests(temperature))
+}
+
+fn plain_of(target: &Llama, requests: Vec<Request>) -> BTreeMap<u64, Vec<u32>> {
     let mut texts = BTreeMap::new();
     let decoder = Decoder { target, stop: &[], batch: 4 };
-    decoder.run(requests(temperature), 200, |c| drop(texts.insert(c.id, c.ids)), |_| ()).unwrap();
+    decoder.run(requests, 200, |c| drop(texts.insert(c.id, c.ids)), |_| ()).unwrap();
     texts
 }
 
@@ -44,8 +52,18 @@ fn run(
     room: Room,
     proposer: &mut dyn Proposer,
 ) -> Result<(BTreeMap<u64, Transcript>, Cost), RunError> {
+    run_of(target, (rule, requests(temperature)), plan, room, proposer)
+}
+
+fn run_of(
+    target: &Llama,
+    (rule, requests): (Rule, Vec<Request>),
+    plan: Plan,
+    room: Room,
+    proposer: &mut dyn Proposer,
+) -> Result<(BTreeMap<u64, Transcript>, Cost), RunError> {
     let judge = judge(rule).unwrap();
-    let tasks = Task::alike(requests(temperature), &plan, judge, &Fixed);
+    let tasks = Task::alike(requests, &plan, judge, &Fixed);
     let decoder = SpeculativeDecoder { target, stop: &[], batch: 4 };
     let mut done = BTreeMap::new();
     let cost = decoder.run_within(room, tasks, proposer, |t| drop(done.insert(t.id, t)))?;
@@ -92,6 +110,26 @@ fn with_hardly_any_room_the_text_is_the_plain_text() {
                 let told: usize = found.values().flat_map(|t| &t.timeline.arrivals).map(|a| a.tokens).sum();
                 assert_eq!(told, expected.values().map(Vec::len).sum::<usize>(), "every token is told once");
             }
+        }
+    }
+}
+
+#[test]
+fn a_request_that_gave_way_goes_on_within_its_form() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = random_target(dir.path(), VOCABULARY as usize, 8);
+    let turns = Arc::new(Turns { vocabulary: VOCABULARY, step: 0 });
+    for (rule, temperature) in [(Rule::Greedy, 0.0), (Rule::SampledMatch, 1.0)] {
+        let formed = |request| Request { form: constrained(turns.clone()), ..request };
+        let requests: Vec<Request> = requests(temperature).into_iter().map(formed).collect();
+        let expected = plain_of(&target, requests.clone());
+        let in_turn = |ids: &Vec<u32>| ids.iter().zip(0..).all(|(id, step)| id % 3 == step % 3);
+        assert!(expected.values().all(|ids| ids.len() >= 30 && in_turn(ids)), "{expected:?}");
+        for plan in [Plan::chain(5, Pick::Argmax), Plan::Ranked(Shape::levels(&[2, 1]))] {
+            let found = run_of(&target, (rule, requests.clone()), plan, tight(3), &mut eagle(&target));
+            let (found, cost) = found.unwrap();
+            assert_eq!(texts(&found), expected, "{rule}");
+            assert!(cost.preempted > 3, "{}", cost.preempted);
         }
     }
 }

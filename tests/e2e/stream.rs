@@ -2,6 +2,7 @@
 
 use crate::support::{random_drafter, random_target};
 use burn::tensor::Device;
+use spectrain_core::form::Form;
 use spectrain_core::process::Processors;
 use spectrain_core::rules::Rule;
 use spectrain_draft::{Eagle3Proposer, Plan};
@@ -26,6 +27,7 @@ fn requests(temperature: f64) -> Vec<Request> {
         max_new_tokens: 1 + 6 * id as usize,
         sampling: Processors::at(temperature),
         seed: 4,
+        form: Form::default(),
     };
     (0..7).map(request).collect()
 }

@@ -1,6 +1,7 @@
 //! Small targets, drafters and comparisons that several tests share.
 
 use burn::tensor::{Device, Tensor};
+use spectrain_core::form::Form;
 use spectrain_core::process::Processors;
 use spectrain_core::recipe::ScheduleShape;
 use spectrain_core::rng::{Key, Purpose};
@@ -67,12 +68,12 @@ pub fn train_config() -> TrainConfig {
 
 /// A request whose text no drafter needs: for drafts that are asked for without a decoder.
 pub fn request(id: u64, seed: u64) -> Request {
-    Request { id, prompt: vec![0], max_new_tokens: 1, sampling: Processors::at(1.0), seed }
+    Request { id, prompt: vec![0], max_new_tokens: 1, sampling: Processors::at(1.0), seed, form: Form::default() }
 }
 
 /// All of `plan` in `slot` behind the prompt of `request`.
 pub fn wanted<'a>(slot: usize, plan: &'a Plan, request: &'a Request) -> Wanted<'a> {
-    Wanted::whole(slot, plan, Prefix { request, answer: &[], end_tokens: &[] })
+    Wanted::whole(slot, plan, Prefix { request, answer: &[], end_tokens: &[], state: None })
 }
 
 /// Values of a float tensor.

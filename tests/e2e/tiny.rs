@@ -3,6 +3,7 @@
 use crate::support::values;
 use burn::tensor::Device;
 use spectrain_core::chat::ChatTemplate;
+use spectrain_core::form::Form;
 use spectrain_core::process::Processors;
 use spectrain_core::tokenizer::Tokenizer;
 use spectrain_data::prompts::{Prompt, read_prompts};
@@ -44,6 +45,7 @@ impl Tiny {
             max_new_tokens: limit,
             sampling: Processors::at(temperature),
             seed: 3,
+            form: Form::default(),
         };
         let requests: Vec<Request> = prompts.iter().enumerate().map(request).collect();
         let capacity = requests.iter().map(|r| r.prompt.len()).max().unwrap() + limit;

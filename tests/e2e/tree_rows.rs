@@ -3,6 +3,7 @@
 use crate::support::{BOUND, assert_close, random_drafter, random_target, random_target_with, request, values, wanted};
 use burn::tensor::{Device, Tensor};
 use half::bf16;
+use spectrain_core::form::Form;
 use spectrain_core::process::{Processors, RowError};
 use spectrain_core::rng::{Key, Purpose};
 use spectrain_core::rules::{Rule, RuleError};
@@ -244,6 +245,7 @@ fn run(target: &Llama, proposer: &mut dyn Proposer, tokens: usize) -> Result<Vec
         max_new_tokens: tokens + 3 * id as usize,
         sampling: Processors::at(1.0),
         seed: 6,
+        form: Form::default(),
     };
     let plan = Plan::Dynamic { nodes: 101, depth: 100, width: 1 };
     let judge = judge(Rule::SampledMatch).unwrap();

@@ -4,6 +4,7 @@ use crate::identity::{accepted_of_equal_texts, setup};
 use crate::law::{VOCABULARY, p_value_with};
 use crate::support::{random_target, random_target_of, request, wanted, write_tokenizer};
 use burn::tensor::Device;
+use spectrain_core::form::Form;
 use spectrain_core::process::Processors;
 use spectrain_core::rng::{Key, Purpose};
 use spectrain_core::rules::{Rule, Verdict};
@@ -181,6 +182,7 @@ fn a_draft_models_cache_follows_the_text() {
         max_new_tokens: 20 + 5 * id as usize,
         sampling: Processors::at(0.0),
         seed: 1,
+        form: Form::default(),
     };
     let plan = Plan::chain(4, Pick::Argmax);
     let decoder = SpeculativeDecoder { target: &target, stop: &[], batch: 3 };

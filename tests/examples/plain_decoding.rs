@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 use burn::tensor::Device;
+use spectrain_core::form::Form;
 use spectrain_core::process::Processors;
 use spectrain_model::{Decoder, Llama, Request};
 use std::path::Path;
@@ -21,7 +22,7 @@ fn main() {
             let prompt: Vec<u32> = line.split_whitespace().map(|id| id.parse().unwrap()).collect();
             let capacity = prompt.len() + max_new_tokens;
             let sampling = Processors::at(0.0);
-            let request = Request { id: 0, prompt, max_new_tokens, sampling, seed: 0 };
+            let request = Request { id: 0, prompt, max_new_tokens, sampling, seed: 0, form: Form::default() };
             let mut ids = Vec::new();
             let start = Instant::now();
             let decoder = Decoder { target: &target, stop: &[], batch: 1 };

@@ -91,9 +91,9 @@ pub enum Command {
     /// verifier commits it: accepted drafted tokens in green, the target's own plain. Under each answer stand its
     /// tokens, target calls and speed. What is not given is as in the recipe that the checkpoint was trained with.
     #[command(
-        after_long_help = "Example: one answer, for a script\n\n  spectrain chat runs/smollm2-eagle3/best --prompt Hello"
+        after_long_help = "Example: one answer, for a script\n\n  spectrain chat runs/smollm2-eagle3/best --prompt Hello\n\nExample: a date and nothing else\n\n  spectrain chat runs/smollm2-eagle3/best --prompt \"When did Apollo 11 land?\" --regex \"[0-9]{4}-[0-9]{2}-[0-9]{2}\""
     )]
-    Chat(ChatArgs),
+    Chat(Box<ChatArgs>),
     /// A drafter in another runtime's format
     ///
     /// Writes a directory that the runtime loads: config.json with every setting that it would otherwise guess,
@@ -306,9 +306,28 @@ pub struct ChatArgs {
     /// Answer this and exit
     #[arg(long, value_name = "TEXT")]
     pub prompt: Option<String>,
+    /// What every answer must be like
+    #[command(flatten)]
+    pub form: FormArgs,
     /// Where the models run: flex (the CPU), or cuda:N or wgpu:N in builds that have them
     #[arg(long, value_name = "NAME", default_value = "flex")]
     pub device: String,
+}
+
+/// What an answer must be like.
+#[derive(Debug, Args)]
+pub struct FormArgs {
+    /// End an answer where it writes TEXT, and leave TEXT out; may be repeated, the first to be complete ends it
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+    /// Answer with one JSON document that this JSON schema allows. Tokens that would break it are barred before the
+    /// draw, in drafted places too, so the text is what plain decoding writes under the same schema. At --max-new-tokens
+    /// it is cut all the same
+    #[arg(long, value_name = "FILE", conflicts_with = "regex")]
+    pub json_schema: Option<PathBuf>,
+    /// Answer with a text that matches PATTERN as a whole, as --json-schema; without look-around and back-references
+    #[arg(long, value_name = "PATTERN")]
+    pub regex: Option<String>,
 }
 
 /// What `export` takes.
@@ -428,6 +447,7 @@ mod tests {
             ("spectrain eval c --temperature=-1", "it must be a number, 0 or more"),
             ("spectrain eval c --temperature nan", "it must be a number, 0 or more"),
             ("spectrain chat c --max-new-tokens 0", "it must be a whole number, 1 or more"),
+            ("spectrain chat c --regex a --json-schema s.json", "cannot be used with"),
             ("spectrain inspect p --row -1", ""),
             ("spectrain completions cmd", "bash"),
             ("spectrain export c --format gguf --out d", "formats are speculators, sglang, vllm, llamacpp"),

@@ -39,7 +39,7 @@ fn run(command: Command) -> Result<(), exit::Failure> {
         Command::Eval(args) => commands::eval::run(*args),
         Command::Fetch(args) => commands::fetch::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
-        Command::Chat(args) => commands::chat::run(args),
+        Command::Chat(args) => commands::chat::run(*args),
         Command::Export(args) => commands::export::run(args),
         Command::Import(args) => commands::import::run(args),
         Command::Completions(args) => commands::completions::run(args),

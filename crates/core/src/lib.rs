@@ -5,9 +5,11 @@
 
 pub mod advice;
 pub mod chat;
+pub mod constraint;
 pub mod costs;
 pub mod detokenizer;
 pub mod evaluation;
+pub mod form;
 pub mod loss;
 pub mod offline;
 pub mod process;
@@ -16,6 +18,8 @@ pub mod reconciliation;
 pub mod rng;
 pub mod rules;
 pub mod stats;
+pub mod stopping;
+pub mod token_bytes;
 pub mod tokenizer;
 pub mod tree;
 pub mod waterfall;

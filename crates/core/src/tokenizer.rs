@@ -8,6 +8,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use crate::token_bytes::TokenBytes;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
@@ -45,6 +46,14 @@ pub enum TokenizerError {
         id: u32,
         /// Entries of the model's vocabulary.
         vocab: usize,
+    },
+    /// The bytes of its tokens cannot be told.
+    #[error("{}: which bytes its tokens stand for is not known: {why}", path.display())]
+    Bytes {
+        /// The tokenizer's file.
+        path: PathBuf,
+        /// Why.
+        why: String,
     },
     /// Text could not be encoded.
     #[error("cannot encode text: {0}")]
@@ -133,6 +142,19 @@ impl Tokenizer {
             return Err(TokenizerError::UnknownId { id });
         }
         self.inner.decode(ids, skip_special).map_err(|e| TokenizerError::Decode(e.to_string()))
+    }
+
+    /// The bytes that every token stands for.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Bytes`] for a decoder whose tokens depend on each other or whose writing is not known here.
+    pub fn token_bytes(&self) -> Result<TokenBytes, TokenizerError> {
+        let refuse = |why: String| TokenizerError::Bytes { path: self.path.clone(), why };
+        let decoder = serde_json::to_value(self.inner.get_decoder()).map_err(|e| refuse(e.to_string()))?;
+        let added = self.inner.get_added_tokens_decoder();
+        let special = |id: u32| added.get(&id).is_some_and(|token| token.special);
+        let tokens = self.inner.get_vocab(true).into_iter().map(|(token, id)| (id, token, special(id)));
+        TokenBytes::new(&decoder, tokens).map_err(refuse)
     }
 
     /// Number of tokens, added ones included.

@@ -1,6 +1,6 @@
-//! How a drafter's logits become tokens: under the processors of the request, over the request's own text.
+//! How a drafter's logits become tokens: under the processors and the constraint of the request, over its own text.
 //!
-//! A drafter that draws without the target's penalties and truncations proposes what the target will not take, and a
+//! A drafter that draws without the target's penalties, truncations and masks proposes what the target will not take, and a
 //! `q` that is reported otherwise than it was drawn from changes what is written. So there is one function for both.
 
 use spectrain_core::process::RowError;
@@ -11,7 +11,7 @@ use std::borrow::Cow;
 /// What drawing for one slot in one round depends on besides the drafter's logits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Drawing<'a> {
-    /// Chance, processors and committed text.
+    /// Chance, processors, committed text and constraint.
     pub prefix: Prefix<'a>,
     /// Target token of every draft vocabulary entry.
     pub d2t: &'a [u32],
@@ -25,7 +25,7 @@ impl Drawing<'_> {
     /// # Errors
     /// [`RowError`] for logits, or a text, that the processors cannot take.
     pub fn q(&self, logits: &[f32], path: &[u32]) -> Result<Vec<f64>, RowError> {
-        if !self.prefix.request.sampling.reads_history() {
+        if !self.prefix.reads_text() {
             return self.prefix.distribution(logits, path);
         }
         let wide = self.prefix.distribution(&self.widened(logits), path)?;
@@ -38,11 +38,11 @@ impl Drawing<'_> {
     /// # Errors
     /// As [`Self::q`].
     pub fn ranked<'l>(&self, logits: &'l [f32], path: &[u32]) -> Result<Cow<'l, [f32]>, RowError> {
-        if !self.prefix.request.sampling.reads_history() {
+        if !self.prefix.reads_text() {
             self.prefix.checked(logits, path)?;
             return Ok(Cow::Borrowed(logits));
         }
-        let wide = self.prefix.adjusted(&self.widened(logits), path)?;
+        let wide = self.prefix.ranked(&self.widened(logits), path)?;
         Ok(self.d2t.iter().map(|&token| wide[token as usize] as f32).collect())
     }
 
@@ -61,5 +61,64 @@ impl Drawing<'_> {
         let mut wide = vec![f32::NEG_INFINITY; self.vocabulary];
         self.d2t.iter().zip(logits).for_each(|(&token, &logit)| wide[token as usize] = logit);
         wide
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Drawing;
+    use spectrain_core::constraint::{Constraint, ConstraintError, ConstraintState};
+    use spectrain_core::form::Form;
+    use spectrain_core::process::Processors;
+    use spectrain_model::{Prefix, Request};
+
+    /// Bars token 1.
+    #[derive(Debug)]
+    struct Without;
+
+    impl Constraint for Without {
+        fn start(&self) -> Box<dyn ConstraintState> {
+            Box::new(Self)
+        }
+    }
+
+    impl ConstraintState for Without {
+        fn fork(&self) -> Box<dyn ConstraintState> {
+            Box::new(Self)
+        }
+
+        fn advance(&mut self, _: u32) -> Result<(), ConstraintError> {
+            Ok(())
+        }
+
+        fn mask(&self) -> Result<Vec<bool>, ConstraintError> {
+            Ok(vec![true, false, true, true])
+        }
+    }
+
+    fn logits(p: &[f64]) -> Vec<f32> {
+        p.iter().map(|p| p.ln() as f32).collect()
+    }
+
+    /// Worked in the shared vectors: a mask on p alone accepts .4, on both .785714.
+    #[test]
+    fn a_mask_bars_in_drafts_what_it_bars_in_the_text() {
+        let sampling = Processors::at(1.0);
+        let request = Request { id: 0, prompt: vec![0], max_new_tokens: 1, sampling, seed: 0, form: Form::default() };
+        let state = Without.start();
+        let free = Prefix { request: &request, answer: &[], end_tokens: &[], state: None };
+        let masked = Prefix { state: Some(state.as_ref()), ..free };
+        let p = masked.distribution(&logits(&[0.5, 0.3, 0.2, 0.0]), &[]).expect("sound logits");
+        // The draft vocabulary lacks token 3 and has its own order.
+        let d2t = [2, 0, 1];
+        let alpha = |prefix| {
+            let drawing = Drawing { prefix, d2t: &d2t, vocabulary: 4 };
+            let q = drawing.q(&logits(&[0.2, 0.2, 0.6]), &[]).expect("sound logits");
+            d2t.iter().zip(q).map(|(&token, q)| q.min(p[token as usize])).sum::<f64>()
+        };
+        assert!((alpha(free) - 0.4).abs() < 1e-6, "{}", alpha(free));
+        assert!((alpha(masked) - 11.0 / 14.0).abs() < 1e-6, "{}", alpha(masked));
+        let ranked = |prefix| Drawing { prefix, d2t: &d2t, vocabulary: 4 }.best(&logits(&[0.25, 0.15, 0.6]), &[]);
+        assert_eq!((ranked(free), ranked(masked)), (Ok(Some(2)), Ok(Some(0))));
     }
 }

@@ -6,6 +6,8 @@
 use crate::{KvCache, Llama, Prefix, SlotRows};
 use burn::tensor::Tensor;
 use rayon::prelude::*;
+use spectrain_core::constraint::ConstraintError;
+use spectrain_core::form::{Ends, Follower, Form};
 use spectrain_core::process::{Processors, RowError};
 use spectrain_core::stats::{Arrival, Timeline};
 use spectrain_kernels::rope::indices;
@@ -24,6 +26,20 @@ pub struct Request {
     pub sampling: Processors,
     /// Seed of the draws.
     pub seed: u64,
+    /// What the answer's text must be like.
+    pub form: Form,
+}
+
+impl Request {
+    /// Where its answer ends if `end_tokens` end answers.
+    pub fn ends<'a>(&self, end_tokens: &'a [u32]) -> Ends<'a> {
+        Ends { tokens: end_tokens, max_tokens: self.max_new_tokens, min_tokens: self.sampling.min_length }
+    }
+
+    /// The start of its answer.
+    pub fn follow(&self, end_tokens: &[u32]) -> Follower {
+        self.form.follow(self.ends(end_tokens))
+    }
 }
 
 pub use spectrain_core::stats::Finish;
@@ -39,6 +55,8 @@ pub struct Completion {
     pub finish: Finish,
     /// When its tokens came.
     pub timeline: Timeline,
+    /// Set where the request's constraint gave up, which ended the answer.
+    pub failure: Option<ConstraintError>,
 }
 
 /// Decodes requests in batches.
@@ -55,8 +73,8 @@ struct Active {
     request: Request,
     answer: Vec<u32>,
     timeline: Timeline,
-    /// No token may follow.
-    masked: bool,
+    follower: Follower,
+    finish: Option<Finish>,
 }
 
 impl Active {
@@ -65,14 +83,22 @@ impl Active {
         if cached == 0 { &self.request.prompt } else { &self.answer[self.answer.len() - 1..] }
     }
 
-    fn finish(&self, stop: &[u32]) -> Option<Finish> {
-        if self.masked {
-            return Some(Finish::Masked);
-        }
-        if stop.contains(self.answer.last()?) {
-            return Some(Finish::Stop);
-        }
-        (self.answer.len() >= self.request.max_new_tokens).then_some(Finish::Length)
+    /// Adds the token that the target chooses by the logits behind the text so far, or ends where none may follow.
+    fn extend(&mut self, logits: &[f32], stop: &[u32]) -> Result<(), RowError> {
+        let Self { request, answer, follower, .. } = self;
+        let chosen = Prefix { request, answer, end_tokens: stop, state: follower.state() }.choose(logits)?;
+        self.finish = match chosen {
+            None => Some(Finish::Masked),
+            Some(token) => {
+                self.answer.push(token);
+                self.follower.commit(&[token]).finish
+            }
+        };
+        Ok(())
+    }
+
+    fn masked(&self) -> bool {
+        self.finish == Some(Finish::Masked)
     }
 }
 
@@ -98,22 +124,25 @@ impl Decoder<'_> {
             for (slot, active) in slots.iter_mut().enumerate().filter(|(_, a)| a.is_none()) {
                 cache.clear(slot);
                 let timeline = Timeline::starting(start.elapsed().as_secs_f64());
-                let fresh = |request| Active { request, answer: Vec::new(), timeline, masked: false };
-                *active = waiting.next().map(fresh);
+                *active = waiting.next().map(|request| {
+                    let follower = request.follow(self.stop);
+                    Active { request, answer: Vec::new(), timeline, follower, finish: None }
+                });
             }
             if slots.iter().all(Option::is_none) {
                 return Ok(cache.bytes());
             }
             self.pass(&mut slots, &mut cache)?;
             let arrival = Arrival { at: start.elapsed().as_secs_f64(), tokens: 1 };
-            let wrote = slots.iter_mut().flatten().filter(|active| !active.masked);
+            let wrote = slots.iter_mut().flatten().filter(|active| !active.masked());
             progress(wrote.map(|active| active.timeline.arrivals.push(arrival)).count());
             for slot in &mut slots {
-                if let Some(finish) = slot.as_ref().and_then(|a| a.finish(self.stop))
+                if let Some(finish) = slot.as_ref().and_then(|a| a.finish)
                     && let Some(active) = slot.take()
                 {
-                    let Active { request, answer, timeline, .. } = active;
-                    done(Completion { id: request.id, ids: answer, finish, timeline });
+                    let Active { request, answer, timeline, follower, .. } = active;
+                    let failure = follower.failure(finish);
+                    done(Completion { id: request.id, ids: answer, finish, timeline, failure });
                 }
             }
         }
@@ -137,14 +166,8 @@ impl Decoder<'_> {
         let logits = host_rows(self.target.logits(hidden));
         let vocabulary = self.target.config().vocab_size;
         let active: Vec<&mut Active> = slots.iter_mut().flatten().collect();
-        active.into_par_iter().zip(logits.par_chunks(vocabulary)).try_for_each(|(active, logits)| {
-            let prefix = Prefix { request: &active.request, answer: &active.answer, end_tokens: self.stop };
-            match prefix.choose(logits)? {
-                Some(token) => active.answer.push(token),
-                None => active.masked = true,
-            }
-            Ok(())
-        })
+        let rows = logits.par_chunks(vocabulary);
+        active.into_par_iter().zip(rows).try_for_each(|(active, logits)| active.extend(logits, self.stop))
     }
 }
 

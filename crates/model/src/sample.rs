@@ -2,6 +2,7 @@
 //! distribution and, for the same key, the same token.
 
 use crate::Request;
+use spectrain_core::constraint::{ConstraintState, mask_after};
 use spectrain_core::process::{Context, ProcessError, Processed, RowError};
 use spectrain_core::rng::{Key, Purpose};
 use spectrain_core::rules::{Keyed, greedy, keyed};
@@ -27,6 +28,8 @@ pub struct Prefix<'a> {
     pub answer: &'a [u32],
     /// Tokens that end an answer.
     pub end_tokens: &'a [u32],
+    /// Where the request's constraint stands behind the text; none where there is none.
+    pub state: Option<&'a dyn ConstraintState>,
 }
 
 impl<'a> Prefix<'a> {
@@ -40,8 +43,13 @@ impl<'a> Prefix<'a> {
         keyed(self.request.seed, self.request.id, self.position(&[]) - 1)
     }
 
-    /// The distribution of the token behind `path` whose logits are `logits`, after the request's processors; zeros
-    /// where no token may follow.
+    /// Whether the distribution depends on the text otherwise than through the logits.
+    pub fn reads_text(&self) -> bool {
+        self.request.sampling.reads_history() || self.state.is_some()
+    }
+
+    /// The distribution of the token behind `path` whose logits are `logits`, after the request's processors and within
+    /// its constraint; zeros where no token may follow.
     ///
     /// # Errors
     /// [`RowError`] for logits, or a text, that the processors cannot take.
@@ -49,13 +57,13 @@ impl<'a> Prefix<'a> {
         self.masses(logits, path).map(|row| row.unwrap_or_else(|| vec![0.0; logits.len()]))
     }
 
-    /// The most likely token behind `path` after penalties, minimum length and bad words; ties go to the lowest id.
+    /// The most likely token behind `path` by [`Self::ranked`]; ties go to the lowest id.
     ///
     /// # Errors
     /// As [`Self::distribution`].
     pub fn best(&self, logits: &[f32], path: &[u32]) -> Result<Option<u32>, RowError> {
-        if self.request.sampling.reads_history() {
-            return Ok(greedy::argmax(&self.adjusted(logits, path)?));
+        if self.reads_text() {
+            return Ok(greedy::argmax(&self.ranked(logits, path)?));
         }
         Ok(self.checked(logits, path)?.then(|| argmax(logits)))
     }
@@ -74,14 +82,15 @@ impl<'a> Prefix<'a> {
         Ok(self.masses(logits, &[])?.map(|p| key.race(0, &p) as u32))
     }
 
-    /// The logits behind `path` after penalties, minimum length and bad words.
+    /// The logits behind `path` after penalties, minimum length, bad words and the constraint.
     ///
     /// # Errors
     /// As [`Self::distribution`].
-    pub fn adjusted(&self, logits: &[f32], path: &[u32]) -> Result<Vec<f64>, RowError> {
+    pub fn ranked(&self, logits: &[f32], path: &[u32]) -> Result<Vec<f64>, RowError> {
         let mut row = widened(logits);
-        let adjusted = self.request.sampling.adjust(&mut row, &self.context(path));
-        adjusted.map(|()| row).map_err(|fault| self.fault(path, fault))
+        let mask = self.mask(path, row.len());
+        let ranked = self.request.sampling.rank(&mut row, &self.context(path, mask.as_deref()));
+        ranked.map(|()| row).map_err(|fault| self.fault(path, fault))
     }
 
     /// Whether any token may follow by the `logits` alone; they are checked as the processors do.
@@ -100,20 +109,26 @@ impl<'a> Prefix<'a> {
     /// As [`Self::distribution`]; `None` for zeros.
     fn masses(&self, logits: &[f32], path: &[u32]) -> Result<Option<Vec<f64>>, RowError> {
         let sampling = &self.request.sampling;
-        if sampling.temperature_only() && sampling.temperature > 0.0 {
+        if sampling.temperature_only() && sampling.temperature > 0.0 && self.state.is_none() {
             return Ok(self.checked(logits, path)?.then(|| probabilities(logits, sampling.temperature)));
         }
         let mut row = widened(logits);
-        match sampling.apply(&mut row, &self.context(path)) {
+        let mask = self.mask(path, row.len());
+        match sampling.apply(&mut row, &self.context(path, mask.as_deref())) {
             Ok(Processed::Distribution) => Ok(Some(row)),
             Ok(Processed::Finished) => Ok(None),
             Err(fault) => Err(self.fault(path, fault)),
         }
     }
 
-    fn context<'b>(&'b self, path: &'b [u32]) -> Context<'b> {
-        let Self { request, answer, end_tokens } = *self;
-        Context { prompt: &request.prompt, answer, path, end_tokens, mask: None }
+    /// The tokens that the constraint allows behind `path`; none where `path` already breaks it.
+    fn mask(&self, path: &[u32], vocabulary: usize) -> Option<Vec<bool>> {
+        self.state.map(|state| mask_after(state, path).unwrap_or_else(|_| vec![false; vocabulary]))
+    }
+
+    fn context<'b>(&'b self, path: &'b [u32], mask: Option<&'b [bool]>) -> Context<'b> {
+        let Self { request, answer, end_tokens, .. } = *self;
+        Context { prompt: &request.prompt, answer, path, end_tokens, mask }
     }
 
     fn fault(&self, path: &[u32], fault: ProcessError) -> RowError {

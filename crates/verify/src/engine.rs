@@ -5,24 +5,28 @@
 //! path of a tree is moved together in the target's cache; that of a chain lies where it belongs. A new request's prompt
 //! runs in the same target pass as the drafts of the others.
 
+mod outcome;
 mod room;
 mod rounds;
 
+pub use outcome::{Committed, Cost, Times, Transcript};
 pub use room::{Room, RunError, TooLarge};
 
 use crate::judge::Round;
 use crate::task::Task;
 use rayon::prelude::*;
 use spectrain_core::evaluation::Memory;
+use spectrain_core::form::Follower;
 use spectrain_core::rules::{RuleError, Verdict};
 use spectrain_core::stats::{Arrival, Call, Round as Counts, Timeline};
+use spectrain_core::stopping::Outcome;
 use spectrain_core::tree::{Tree, TreeError};
 use spectrain_draft::proposer::{Draft, Observed, Proposer, Wanted};
 use spectrain_kernels::rope::indices;
 use spectrain_model::{Features, Finish, KvCache, Llama, Pages, ParentOrder, Prefix, SlotRows, host_rows};
 use std::collections::VecDeque;
 use std::ops::{ControlFlow, Range};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A speculative decoder for chains and trees, whatever each request of a batch asks for.
 pub struct SpeculativeDecoder<'a> {
@@ -34,93 +38,10 @@ pub struct SpeculativeDecoder<'a> {
     pub batch: usize,
 }
 
-/// An answer and how it came about.
-#[derive(Debug, Clone)]
-pub struct Transcript {
-    /// The request's number.
-    pub id: u64,
-    /// Written tokens, a stop token included.
-    pub ids: Vec<u32>,
-    /// Why it ended.
-    pub finish: Finish,
-    /// Every verify call; the prefill call and its token are not among them, nor is a last call that found no token
-    /// that could follow.
-    pub calls: Vec<Call>,
-    /// When the tokens came; the first arrival is the prefill call's.
-    pub timeline: Timeline,
-    /// Rejections without residual mass that fell back to the target.
-    pub fallbacks: usize,
-    /// How often the first accepted token was the root's child of each rank, from 0.
-    pub ranks: Vec<usize>,
-}
-
-impl Transcript {
-    /// The verify calls after trimming at the end of the text.
-    pub fn rounds(&self) -> impl Iterator<Item = Counts> + Clone + '_ {
-        self.calls.iter().map(|call| call.kept)
-    }
-}
-
-/// What one target call added to an answer.
-#[derive(Debug, Clone, Copy)]
-pub struct Committed<'a> {
-    /// The request's number.
-    pub id: u64,
-    /// The tokens, in order, after trimming at the end of the text.
-    pub tokens: &'a [u32],
-    /// How many of them, from the first on, were drafted; the rest is the target's own.
-    pub accepted: usize,
-}
-
 /// Who is told how the answers grow.
 struct Listener<'a> {
     committed: &'a mut dyn FnMut(Committed) -> ControlFlow<()>,
     done: &'a mut dyn FnMut(Transcript),
-}
-
-/// What a run took.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Cost {
-    /// Where the time went.
-    pub times: Times,
-    /// What was held.
-    pub memory: Memory,
-    /// How often a request gave way to older ones for want of room.
-    pub preempted: usize,
-    /// Prompt tokens that were not run, since an earlier text began with them.
-    pub reused: usize,
-}
-
-impl Cost {
-    /// Adds a run of the same decoder: the times add up, and of the memory the larger counts.
-    pub fn add(&mut self, other: Self) {
-        let Times { draft, verify, sample, state, total } = other.times;
-        self.times.draft += draft;
-        self.times.verify += verify;
-        self.times.sample += sample;
-        self.times.state += state;
-        self.times.total += total;
-        self.preempted += other.preempted;
-        self.reused += other.reused;
-        if other.memory.total() > self.memory.total() {
-            self.memory = other.memory;
-        }
-    }
-}
-
-/// Where the time went.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Times {
-    /// Drafter passes, the rewriting of accepted rows included.
-    pub draft: Duration,
-    /// Target passes with their heads.
-    pub verify: Duration,
-    /// Distributions, acceptance tests and draws.
-    pub sample: Duration,
-    /// Commit, trimming and bookkeeping.
-    pub state: Duration,
-    /// Everything.
-    pub total: Duration,
 }
 
 struct Active<'a> {
@@ -130,29 +51,22 @@ struct Active<'a> {
     timeline: Timeline,
     fallbacks: usize,
     ranks: Vec<usize>,
+    follower: Follower,
     /// Number in the order of admission.
     age: usize,
 }
 
-/// What became of the tokens that a call emitted.
-struct Extended {
-    /// How many stay.
-    kept: usize,
-    /// Emitted tokens up to and including the first stop token.
-    stop: Option<usize>,
-    /// The reason, if the text ends with them.
-    finish: Option<Finish>,
-}
-
 impl<'a> Active<'a> {
-    fn new(task: Task<'a>, at: f64, age: usize) -> Self {
+    fn new(task: Task<'a>, stop: &[u32], at: f64, age: usize) -> Self {
         let (answer, calls, ranks) = (Vec::new(), Vec::new(), Vec::new());
-        Self { task, answer, calls, timeline: Timeline::starting(at), fallbacks: 0, ranks, age }
+        let (timeline, follower) = (Timeline::starting(at), task.request.follow(stop));
+        Self { task, answer, calls, timeline, fallbacks: 0, ranks, follower, age }
     }
 
     /// The text so far; `stop` ends it.
     fn prefix<'b>(&'b self, stop: &'b [u32]) -> Prefix<'b> {
-        Prefix { request: &self.task.request, answer: &self.answer, end_tokens: stop }
+        let Self { task, answer, follower, .. } = self;
+        Prefix { request: &task.request, answer, end_tokens: stop, state: follower.state() }
     }
 
     fn newest(&self) -> Option<u32> {
@@ -172,13 +86,10 @@ impl<'a> Active<'a> {
     }
 
     /// Appends what may stay of `tokens`.
-    fn extend(&mut self, tokens: &[u32], stop: &[u32]) -> Extended {
-        let room = self.task.request.max_new_tokens - self.answer.len();
-        let stop = tokens.iter().position(|t| stop.contains(t)).map(|i| i + 1);
-        let kept = stop.unwrap_or(tokens.len()).min(room);
-        self.answer.extend_from_slice(&tokens[..kept]);
-        let finish = if stop == Some(kept) { Some(Finish::Stop) } else { (kept == room).then_some(Finish::Length) };
-        Extended { kept, stop, finish }
+    fn extend(&mut self, tokens: &[u32]) -> Outcome {
+        let outcome = self.follower.commit(tokens);
+        self.answer.extend_from_slice(&tokens[..outcome.kept]);
+        outcome
     }
 }
 
@@ -445,7 +356,7 @@ impl SpeculativeDecoder<'_> {
             let slot = &mut batch.slots[entry.slot];
             let active = slot.as_mut().expect("entries are active");
             let tokens: Vec<u32> = verdict.emitted().collect();
-            let Extended { kept, stop, finish } = active.extend(&tokens, self.stop);
+            let Outcome { kept, stop, finish } = active.extend(&tokens);
             let end = finish.or(verdict.next.is_none().then_some(Finish::Masked));
             let accepted = verdict.accepted().min(kept);
             (listener.committed)(Committed { id: active.task.request.id, tokens: &tokens[..kept], accepted })?;
@@ -459,9 +370,9 @@ impl SpeculativeDecoder<'_> {
                 active.count_rank(tree, &verdict);
             }
             if let Some(finish) = end {
-                if let Some(Active { task, answer, calls, timeline, fallbacks, ranks, .. }) = slot.take() {
-                    let id = task.request.id;
-                    (listener.done)(Transcript { id, ids: answer, finish, calls, timeline, fallbacks, ranks });
+                if let Some(Active { task, answer, calls, timeline, fallbacks, ranks, follower, .. }) = slot.take() {
+                    let (id, failure) = (task.request.id, follower.failure(finish));
+                    (listener.done)(Transcript { id, ids: answer, finish, calls, timeline, fallbacks, ranks, failure });
                 }
                 continue;
             }

@@ -8,6 +8,7 @@ use crate::plain::PlainRun;
 use crate::plan::{RANKS, one_level};
 use crate::task::Task;
 use spectrain_core::evaluation::{Estimate, Evaluation, Seconds};
+use spectrain_core::form::Form;
 use spectrain_core::process::{ProcessError, Processors, RowError};
 use spectrain_core::rules::{Rule, RuleError};
 use spectrain_core::stats::{Ratio, Resampling, Slo, StatsError};
@@ -178,6 +179,7 @@ pub(crate) fn requests(
             max_new_tokens: settings.max_new_tokens,
             sampling: settings.sampling.clone(),
             seed: settings.seed,
+            form: Form::default(),
         })
     };
     questions.iter().enumerate().map(request).collect()

@@ -7,6 +7,7 @@ use crate::judge::{Judge, judge, pick};
 use crate::length::Fixed;
 use crate::task::Task;
 use spectrain_core::costs::{BatchCost, LengthCost};
+use spectrain_core::form::Form;
 use spectrain_core::process::{Processors, RowError};
 use spectrain_core::rules::Rule;
 use spectrain_core::tree::TreeKind;
@@ -143,7 +144,14 @@ impl Profiler {
                 return Err(EvaluateError::TooLong { index, tokens: prompt.len(), room, limit });
             }
             let (prompt, sampling) = (prompt.clone(), Processors::at(plan.temperature));
-            Ok(Request { id: id as u64, prompt, max_new_tokens: room, sampling, seed: plan.seed })
+            Ok(Request {
+                id: id as u64,
+                prompt,
+                max_new_tokens: room,
+                sampling,
+                seed: plan.seed,
+                form: Form::default(),
+            })
         };
         let first = self.sweeps * plan.batch;
         (0..plan.batch).map(|id| (id, (first + id) % prompts.len())).map(request).collect()

@@ -10,8 +10,10 @@ use crate::style::Style;
 use anyhow::anyhow;
 use spectrain_core::chat::Message;
 use spectrain_core::detokenizer::TextStream;
+use spectrain_core::form::Form;
 use spectrain_core::process::Processors;
 use spectrain_core::rules::Rule;
+use spectrain_core::stopping::Progress;
 use spectrain_core::tokenizer::TokenizerError;
 use spectrain_core::tree::TreeKind;
 use spectrain_draft::{Plan, Proposer};
@@ -43,6 +45,7 @@ struct Chat {
     length: usize,
     max_new_tokens: usize,
     seed: u64,
+    form: Form,
     history: Vec<Message>,
 }
 
@@ -66,10 +69,15 @@ impl Chat {
         let judge = judge(rule).ok_or_else(|| anyhow!("rule {rule} is approximate")).request()?;
         let asked = args.target.as_deref().unwrap_or(&checkpoint.provenance.target);
         let target = stage::locate_target(asked, false)?;
-        let setup = Setup::load(target.clone(), &device, |_| Ok(()))?;
+        let mut form = Form::default();
+        let setup = Setup::load(target.clone(), &device, |facts| {
+            form = stage::form(&args.form, &target, facts.vocab)?;
+            Ok(())
+        })?;
         checkpoint.check_target(&setup.target_hash, setup.tokenizer.content_hash(), &target).request()?;
         Ok(Self {
             proposer: checkpoint.proposer(&setup.target).request()?,
+            form,
             setup,
             rule,
             judge,
@@ -103,10 +111,12 @@ impl Chat {
         let request = self.request()?;
         let stop = self.setup.template.stop_ids();
         let decoder = SpeculativeDecoder { target: &self.setup.target, stop: &stop, batch: 1 };
+        let reading = request.form.reading(request.ends(&stop));
         let plan = Plan::chain(self.length, pick(self.rule));
         let task = Task { request, plan: &plan, judge: self.judge, lengths: &spectrain_verify::Fixed };
         let (out, tokenizer) = (std::io::stdout(), &self.setup.tokenizer);
         let mut speaker = Speaker::new(Style::of(&out), out, TextStream::new(tokenizer, true));
+        speaker.reading = reading;
         let mut failed = None;
         let committed = |c: Committed| match speaker.say(&c) {
             Ok(()) if !interrupt::asked() => ControlFlow::Continue(()),
@@ -121,14 +131,16 @@ impl Chat {
         let cost = cost.work()?;
         failed.map_or(Ok(()), Err).work()?;
         speaker.end().work()?;
-        let cut = ended.as_ref().is_some_and(|t| t.finish == Finish::Length);
-        let note = if cut { ", cut at its longest" } else { "" };
-        let line = format!("{}{note}", speaker.figures(cost.times.total));
+        let line = format!("{}{}", speaker.figures(cost.times.total), ended.as_ref().map_or(String::new(), note));
         eprintln!("{}", Style::of(&std::io::stderr()).dim(&line));
         let Some(transcript) = ended else {
             return Ok(false);
         };
-        self.history.push(Message::new("assistant", tokenizer.decode(&transcript.ids, true).work()?));
+        let text = match &speaker.reading {
+            Some(reading) => reading.text(),
+            None => tokenizer.decode(&transcript.ids, true).work()?,
+        };
+        self.history.push(Message::new("assistant", text));
         Ok(true)
     }
 
@@ -147,7 +159,18 @@ impl Chat {
             max_new_tokens: self.max_new_tokens.min(room),
             sampling: self.sampling.clone(),
             seed: self.seed,
+            form: self.form.clone(),
         })
+    }
+}
+
+/// What is to be told of an answer's end.
+fn note(answer: &Transcript) -> String {
+    match (&answer.failure, answer.finish) {
+        (Some(failure), _) => format!(", ended early: {failure}"),
+        (None, Finish::Length) => ", cut at its longest".to_owned(),
+        (None, Finish::Masked) => ", ended early: what was asked for leaves no token that could follow".to_owned(),
+        (None, Finish::Stop) => String::new(),
     }
 }
 
@@ -156,20 +179,27 @@ struct Speaker<'a, W> {
     style: Style,
     out: W,
     text: TextStream<'a>,
+    /// Reads the text instead where stop strings may cut it.
+    reading: Option<Progress>,
     tokens: usize,
     calls: usize,
 }
 
 impl<'a, W: Write> Speaker<'a, W> {
     fn new(style: Style, out: W, text: TextStream<'a>) -> Self {
-        Self { style, out, text, tokens: 0, calls: 0 }
+        Self { style, out, text, reading: None, tokens: 0, calls: 0 }
     }
 
     /// Shows what one target call added: drafted tokens in green. A character takes the colour of its last token.
     fn say(&mut self, committed: &Committed) -> anyhow::Result<()> {
         let (drafted, own) = committed.tokens.split_at(committed.accepted);
-        let mut text =
-            |ids: &[u32]| ids.iter().map(|&id| self.text.push(id)).collect::<Result<String, TokenizerError>>();
+        let mut text = |ids: &[u32]| match &mut self.reading {
+            Some(reading) => {
+                reading.advance(ids);
+                Ok(reading.release())
+            }
+            None => ids.iter().map(|&id| self.text.push(id)).collect::<Result<String, TokenizerError>>(),
+        };
         let (drafted, own) = (text(drafted)?, text(own)?);
         write!(self.out, "{}{own}", self.style.green(&drafted))?;
         self.out.flush()?;
@@ -180,7 +210,10 @@ impl<'a, W: Write> Speaker<'a, W> {
 
     /// Shows what was held back, and ends the line.
     fn end(&mut self) -> anyhow::Result<()> {
-        let rest = self.text.finish()?;
+        let rest = match &mut self.reading {
+            Some(reading) => reading.finish(),
+            None => self.text.finish()?,
+        };
         Ok(writeln!(self.out, "{rest}")?)
     }
 

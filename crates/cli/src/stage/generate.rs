@@ -4,6 +4,7 @@ use super::setup::{RunDir, Setup};
 use crate::exit::{Blame, Failure};
 use crate::progress::Progress;
 use anyhow::anyhow;
+use spectrain_core::form::Form;
 use spectrain_core::process::Processors;
 use spectrain_core::recipe::Recipe;
 use spectrain_core::rng::{Key, Purpose};
@@ -69,6 +70,7 @@ pub fn generate(setup: &Setup, recipe: &Recipe, prompts: &[Prompt], run: &RunDir
             max_new_tokens: data.max_new_tokens,
             sampling: Processors::at(if greedy(recipe, round, prompt) { 0.0 } else { data.temperature }),
             seed: recipe.seed,
+            form: Form::default(),
         }
     };
     let written = Cell::new(0);

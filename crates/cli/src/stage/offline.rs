@@ -6,6 +6,7 @@ use crate::exit::{Blame, Failure};
 use crate::progress::Progress;
 use anyhow::anyhow;
 use half::bf16;
+use spectrain_core::form::Form;
 use spectrain_core::process::Processors;
 use spectrain_core::rules::Rule;
 use spectrain_core::stats::Resampling;
@@ -233,6 +234,7 @@ pub(super) fn answer(setup: &Setup, answers: &Answers, temperature: f64) -> Resu
         max_new_tokens: *max_new_tokens,
         sampling: Processors::at(temperature),
         seed,
+        form: Form::default(),
     };
     let label = format!("answers T={temperature}");
     let progress = Progress::up_to(&label, (prompts.len() * max_new_tokens) as u64, "tokens");

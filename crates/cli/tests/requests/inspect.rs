@@ -237,6 +237,10 @@ fn chat_refuses_what_cannot_work() {
     refused(&["chat", "absent"], &["absent"]);
     refused(&["chat", "runs/small/best", "--rule", "greedy", "--temperature", "1"], &["greedy", "temperature 0"]);
     refused(&["chat", "runs/small/best", "--target", "nowhere"], &["nowhere", "no such directory"]);
+    // The words of this target's tokenizer are joined by spaces, so no token has bytes of its own.
+    refused(&["chat", "runs/small/best", "--stop", "w3"], &["tokenizer.json", "joined by spaces"]);
+    refused(&["chat", "runs/small/best", "--json-schema", "absent.json"], &["absent.json"]);
+    refused(&["chat", "runs/small/best", "--json-schema", "prompts.jsonl"], &["prompts.jsonl is no JSON"]);
 }
 
 #[test]

@@ -5,12 +5,13 @@
 //! 1. repetition, frequency and presence penalties, over the node's own path
 //! 2. minimum length (end tokens barred before it)
 //! 3. bad words
-//! 4. temperature
-//! 5. top-k, then top-p, then min-p
-//! 6. masks (grammar, allowed tokens)
+//! 4. masks (grammar, allowed tokens)
+//! 5. temperature
+//! 6. top-k, then top-p, then min-p
 //!
-//! Temperature 0 is greedy: all mass on the best token still allowed after steps 1, 2, 3 and 6 (step 5 always keeps the
-//! best token and so has nothing to say), ties to the lowest id. If nothing is left the position is *finished*: a row
+//! Masks stand before the truncations, as in serving engines: a truncation then chooses among what the grammar allows,
+//! while behind one the two would often share no token and end the answer half-way. Temperature 0 is greedy: all mass on
+//! the best token still allowed after steps 1 to 4 (step 6 always keeps it), ties to the lowest id. If nothing is left the position is *finished*: a row
 //! of zeros and [`Processed::Finished`], never a NaN.
 
 mod history;
@@ -145,7 +146,7 @@ impl Processors {
 
     /// Whether nothing but a temperature is set.
     pub fn temperature_only(&self) -> bool {
-        !self.reads_history() && self.top_k == 0 && self.top_p == 1.0 && self.min_p == 0.0
+        !self.reads_history() && !self.truncates()
     }
 
     /// Whether the distribution depends on the text otherwise than through the logits.
@@ -194,11 +195,24 @@ impl Processors {
         if self.bad_words.iter().any(Vec::is_empty) { Err(ProcessError::EmptyBadWord) } else { Ok(()) }
     }
 
-    /// Steps 1 to 3 in place: the logits of one position (length = vocabulary) as the text so far leaves them.
+    /// Whether any token is left out by its rank or its probability.
+    fn truncates(&self) -> bool {
+        self.top_k != 0 || self.top_p != 1.0 || self.min_p != 0.0
+    }
+
+    /// Steps 1, 2, 3 and 6 in place: the logits of one position (length = vocabulary) as the text so far leaves them,
+    /// which order the tokens as the distribution does, without temperature and truncations.
     ///
     /// # Errors
     /// A [`ProcessError`] for malformed logits, settings, history or mask; the row is then unspecified.
-    pub fn adjust(&self, row: &mut [f64], context: &Context<'_>) -> Result<(), ProcessError> {
+    pub fn rank(&self, row: &mut [f64], context: &Context<'_>) -> Result<(), ProcessError> {
+        self.adjust(row, context)?;
+        bar_masked(row, context.mask);
+        Ok(())
+    }
+
+    /// Steps 1 to 3.
+    fn adjust(&self, row: &mut [f64], context: &Context<'_>) -> Result<(), ProcessError> {
         self.validate()?;
         check_row(row, context)?;
         history::penalise(self, row, context)?;
@@ -208,11 +222,10 @@ impl Processors {
     /// Turns the logits of one position (length = vocabulary) into its distribution, in place.
     ///
     /// # Errors
-    /// As [`Self::adjust`].
+    /// As [`Self::rank`].
     pub fn apply(&self, row: &mut [f64], context: &Context<'_>) -> Result<Processed, ProcessError> {
-        self.adjust(row, context)?;
+        self.rank(row, context)?;
         if self.temperature == 0.0 {
-            bar_masked(row, context.mask, f64::NEG_INFINITY);
             return Ok(one_hot(row));
         }
         if softmax(row, self.temperature) == Processed::Finished {
@@ -221,7 +234,6 @@ impl Processors {
         truncate::top_k(row, self.top_k);
         truncate::top_p(row, self.top_p);
         truncate::min_p(row, self.min_p);
-        bar_masked(row, context.mask, 0.0);
         Ok(normalise(row))
     }
 }
@@ -239,10 +251,10 @@ fn check_row(row: &[f64], context: &Context<'_>) -> Result<(), ProcessError> {
     }
 }
 
-/// Writes `barred` over every token the mask forbids.
-fn bar_masked(row: &mut [f64], mask: Option<&[bool]>, barred: f64) {
+/// Bars every token that the mask forbids.
+fn bar_masked(row: &mut [f64], mask: Option<&[bool]>) {
     if let Some(mask) = mask {
-        row.iter_mut().zip(mask).filter(|(_, allowed)| !**allowed).for_each(|(entry, _)| *entry = barred);
+        row.iter_mut().zip(mask).filter(|(_, allowed)| !**allowed).for_each(|(entry, _)| *entry = f64::NEG_INFINITY);
     }
 }
 

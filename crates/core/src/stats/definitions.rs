@@ -25,7 +25,7 @@ pub enum Finish {
     Stop,
     /// The length cap.
     Length,
-    /// The processors left no token that could follow.
+    /// The request's processors and constraint left no token that could follow.
     Masked,
 }
 

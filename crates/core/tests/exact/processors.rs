@@ -67,7 +67,7 @@ fn top_p_on_a_long_row_keeps_what_a_full_sort_keeps() {
 }
 
 #[test]
-fn the_order_is_penalties_temperature_top_k_top_p_min_p_masks() {
+fn the_order_is_penalties_masks_temperature_top_k_top_p_min_p() {
     let base = Processors::default();
     let squares = [0.25, 0.09, 0.0225, 0.0025].map(|square: f64| square / 0.365);
     assert_close(&processed(&Processors { temperature: 0.5, ..base.clone() }, &P), &squares, "temperature");
@@ -81,11 +81,11 @@ fn the_order_is_penalties_temperature_top_k_top_p_min_p_masks() {
     let penalised = Processors { presence_penalty: 5.0, top_k: 1, ..base.clone() };
     let row = applied(&penalised, &logs(&P), &Context { answer: &[0], ..Context::default() });
     assert_close(&row, &[0.0, 1.0, 0.0, 0.0], "penalty before top-k");
-    // Masks come last: top-k 2 keeps 0 and 1, the mask then leaves 1.
+    // Masks come before truncations: of the three allowed, top-k 2 keeps 1 and 2.
     let mask = [false, true, true, true];
     let context = Context { mask: Some(&mask), ..Context::default() };
     let row = applied(&Processors { top_k: 2, ..base }, &logs(&P), &context);
-    assert_close(&row, &[0.0, 1.0, 0.0, 0.0], "mask after top-k");
+    assert_close(&row, &[0.0, 2.0 / 3.0, 1.0 / 3.0, 0.0], "mask before top-k");
 }
 
 #[test]
@@ -160,7 +160,8 @@ fn an_all_masked_position_is_finished_and_never_nan() {
     let mut row = logs(&P);
     let context = Context { mask: Some(&only_last), ..Context::default() };
     let cut = Processors { top_k: 1, ..Processors::default() };
-    assert_eq!(cut.apply(&mut row, &context), Ok(Processed::Finished), "top-k and the mask share no token");
+    assert_eq!(cut.apply(&mut row, &context), Ok(Processed::Distribution));
+    assert_eq!(row, [0.0, 0.0, 0.0, 1.0], "a truncation never finishes what a mask allows");
 }
 
 #[test]

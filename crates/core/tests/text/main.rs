@@ -3,4 +3,6 @@
 
 mod reference;
 mod small;
+mod stopping;
 mod templates;
+mod token_bytes;

@@ -88,12 +88,12 @@ impl<'a> Batch<'a> {
     }
 
     /// The next request to let in: one that gave way before any new one.
-    fn next(&mut self, waiting: &mut VecDeque<Task<'a>>) -> Option<Active<'a>> {
+    fn next(&mut self, waiting: &mut VecDeque<Task<'a>>, stop: &[u32]) -> Option<Active<'a>> {
         self.parked.pop().or_else(|| {
             let age = self.admitted;
             let task = waiting.pop_front()?;
             self.admitted += 1;
-            Some(Active::new(task, self.begun.elapsed().as_secs_f64(), age))
+            Some(Active::new(task, stop, self.begun.elapsed().as_secs_f64(), age))
         })
     }
 }
@@ -123,7 +123,7 @@ impl SpeculativeDecoder<'_> {
         }
         batch.crowd = None;
         for slot in free {
-            let Some(active) = batch.next(waiting) else { return };
+            let Some(active) = batch.next(waiting, self.stop) else { return };
             let known = batch.cache.attach(slot, &active.text()[..active.settled()]);
             batch.slots[slot] = Some(active);
             if !self.fits(batch) {

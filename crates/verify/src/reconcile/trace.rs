@@ -5,6 +5,7 @@ use crate::judge::Round as Judged;
 use crate::length::Fixed;
 use crate::task::Task;
 use burn::tensor::Tensor;
+use spectrain_core::form::Form;
 use spectrain_core::process::{Processors, RowError};
 use spectrain_core::rng::{Key, Purpose};
 use spectrain_core::rules::{RuleError, Verdict};
@@ -74,6 +75,7 @@ pub(super) fn trace(
         max_new_tokens: TOKENS,
         sampling: Processors::greedy(),
         seed: SEED,
+        form: Form::default(),
     };
     let mut recorder = Recorder { inner: proposer, slots: Vec::new(), logs: Vec::new() };
     let plan = Plan::chain(length, Pick::Argmax);
