@@ -16,6 +16,7 @@ mod pages;
 mod parity;
 mod processed;
 mod reconcile;
+mod replay;
 mod resume;
 mod room;
 mod selection;
