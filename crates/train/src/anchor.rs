@@ -70,7 +70,11 @@ mod tests {
     fn the_pull_is_the_distance_times_the_strength() {
         let device = Device::flex().autodiff();
         let origin = Two { a: Param::from_data([[1.0, 2.0]], &device), b: Param::from_data([3.0, -1.0], &device) };
-        let weights = Two { a: origin.a.clone().map(|a| a + 0.5), b: origin.b.clone().map(|b| b * 2.0) };
+        // Leaves of their own, under the same ids, as a checkpoint that is read twice gives them.
+        let weights = Two {
+            a: Param::initialized(origin.a.id, Tensor::from_data([[1.5, 2.5]], &device).require_grad()),
+            b: Param::initialized(origin.b.id, Tensor::from_data([6.0, -2.0], &device).require_grad()),
+        };
         let loss = weights.a.val().sum() + weights.b.val().sum() * 4.0;
         let mut grads = GradientsParams::from_grads(loss.backward(), &weights);
         pull(0.1, &origin, &weights, &mut grads);
