@@ -17,6 +17,7 @@ mod pages;
 mod parity;
 mod processed;
 mod reconcile;
+mod replay;
 mod resume;
 mod room;
 mod selection;

@@ -47,7 +47,7 @@ fn root(part: &str) -> PathBuf {
 /// A target with prompts for it.
 pub struct Asked {
     pub target: Llama,
-    stop: Vec<u32>,
+    pub stop: Vec<u32>,
     pub prompts: Vec<Vec<u32>>,
     tokens: usize,
 }
@@ -86,7 +86,7 @@ impl Asked {
     }
 
     /// An answer as `capture` stores it.
-    fn captured(&self, prompt: &[u32], answer: &[u32], taps: &[usize], temperature: f64) -> FeatureRow {
+    pub fn captured(&self, prompt: &[u32], answer: &[u32], taps: &[usize], temperature: f64) -> FeatureRow {
         let rounded = |tensor: Tensor<2>| values(tensor).into_iter().map(bf16::from_f32).collect::<Vec<_>>();
         let ids = [prompt, answer].concat();
         let found = self.target.forward_full(&[&ids], taps);
@@ -207,7 +207,7 @@ fn by_prompt(scored: &[Scored], rows: &[FeatureRow], length: usize) -> Questions
     all
 }
 
-struct Silent;
+pub struct Silent;
 
 impl MetricSink for Silent {
     fn record(&mut self, _: &Record) -> std::io::Result<()> {

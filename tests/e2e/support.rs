@@ -56,6 +56,7 @@ pub fn train_config() -> TrainConfig {
         feature_noise: 0.0,
         ema: 0.0,
         spike: 0.0,
+        anchor: None,
         optimiser: OptimiserConfig { matrices: MatrixUpdate::AdamW, betas: (0.9, 0.95), eps: 1e-8, weight_decay: 0.0 },
         clip_norm: 1.0,
         validation_share: 0.0,

@@ -130,6 +130,10 @@ pub struct FitArgs {
     /// Go on where an earlier run in the same directory was stopped; the outcome is as if it never had been
     #[arg(long)]
     pub resume: bool,
+    /// Train the recipe's drafter (train.start, else the run's best) further on the traces that `eval --traces` wrote;
+    /// it replaces best if it is not worse on traced prompts that it has not seen, else it is kept beside
+    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+    pub replay: Option<PathBuf>,
     /// Check everything and print the plan with sizes and estimated minutes; write nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -188,6 +192,13 @@ pub struct EvalArgs {
     /// verifier's afterwards; without this, what differs is named and the exit code is 1
     #[arg(long, conflicts_with = "offline")]
     pub no_reconcile: bool,
+    /// Write what the verifier did to this file, round by round, for `fit --replay`: the longest chain's rounds at every
+    /// temperature, in a run of their own
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["offline", "proposer", "length_policy"])]
+    pub traces: Option<PathBuf>,
+    /// Most likely tokens of target and drafter that traces keep at every drafted token
+    #[arg(long, value_name = "M", value_parser = at_least_1, default_value_t = 16, requires = "traces")]
+    pub traces_top: usize,
     /// The target: a model directory, or a name that fetch takes
     #[arg(long, value_name = "TARGET")]
     pub target: Option<String>,

@@ -6,4 +6,5 @@ pub mod fetch;
 pub mod gguf;
 pub mod prompts;
 pub mod store;
+pub mod traces;
 pub mod weights;

@@ -21,4 +21,5 @@ pub use eagle3::{Eagle3, Eagle3Config, Eagle3Drafter, Eagle3Proposer, TapScale};
 pub use feature_noise::FeatureNoise;
 pub use objective::{Objective, OutputHeads, PolicyShare, StepLoss};
 pub use proposer::{Draft, DrafterMemory, Observed, Plan, Proposer, Wanted};
+pub use round_starts::Started;
 pub use untrained::ProposerKind;

@@ -1,7 +1,7 @@
 //! What the unroll is trained on: a loss, its weight at each step, and the figures worth watching.
 
 use crate::batch::TrainBatch;
-use crate::round_starts::round_starts;
+use crate::round_starts::{Started, round_starts};
 use burn::tensor::{IndexingUpdateOp, Tensor, TensorData};
 use spectrain_core::loss::Policy;
 use spectrain_core::recipe::{RowWeighting, TargetUse};
@@ -22,6 +22,8 @@ pub struct Objective {
     pub weighting: Weighting,
     /// How chains are weighed against one another.
     pub rows: RowWeighting,
+    /// Rounds that were made: chains behind their roots count alone, whatever `rows` says of others.
+    pub started: Option<Arc<Started>>,
     /// What of the target is read.
     pub target: TargetUse,
     /// Processors that both distributions go through; of several every conversation draws one for each batch. Empty for
@@ -102,6 +104,7 @@ impl Objective {
             loss,
             weighting: Weighting::Fixed,
             rows: RowWeighting::All,
+            started: None,
             target: TargetUse::Distribution,
             policies: Vec::new(),
             seed: 0,
@@ -125,7 +128,11 @@ impl Objective {
         let drawn = self.drawn(batch);
         let problem = self.problem(batch, heads, labels, &weights, &drawn);
         let found = draft_loss(hidden.clone(), batch.target_hidden.clone(), batch.target_lse.clone(), problem);
-        let starts = (self.rows == RowWeighting::RoundStart).then(|| round_starts(batch, &found.steps));
+        let starts = match (&self.started, self.rows) {
+            (Some(started), _) => Some(started.weights(batch)),
+            (None, RowWeighting::RoundStart) => Some(round_starts(batch, &found.steps)),
+            (None, RowWeighting::All) => None,
+        };
         let step = |(k, (hidden, step)): (usize, (Tensor<2>, StepRows))| {
             let mut sum = self.sums(batch, k, &step, starts.as_deref(), &drawn);
             let mut gradient = step.gradient;

@@ -7,6 +7,7 @@
 use crate::batch::TrainBatch;
 use spectrain_core::stats::renewal::sampled_chain;
 use spectrain_kernels::draft_loss::StepRows;
+use std::collections::{HashMap, HashSet};
 
 /// The probability that a round starts at each query row, `[queries]`, by the chance that the verifier goes on behind
 /// each step of its chain. Chains are as long as the unroll.
@@ -48,6 +49,37 @@ fn fill(starts: &mut [f32], log_passed: &[f64], rows: std::ops::Range<usize>, st
     starts[rows].iter_mut().zip(values).for_each(|(start, value)| *start = value as f32);
 }
 
+/// Where a server's rounds really started: absolute positions of their roots, by request.
+#[derive(Debug, Clone, Default)]
+pub struct Started(HashMap<u64, HashSet<usize>>);
+
+impl FromIterator<(u64, usize)> for Started {
+    fn from_iter<I: IntoIterator<Item = (u64, usize)>>(roots: I) -> Self {
+        let mut all = Self::default();
+        for (request, root) in roots {
+            all.0.entry(request).or_default().insert(root);
+        }
+        all
+    }
+}
+
+impl Started {
+    /// 1 for every query row of `batch` whose chain follows such a root, else 0; `[queries]`.
+    pub fn weights(&self, batch: &TrainBatch) -> Vec<f32> {
+        let mut weights = Vec::with_capacity(batch.plan.queries());
+        for segment in &batch.plan.segments {
+            let rows = weights.len()..weights.len() + segment.queries;
+            let supervised = batch.supervised.iter().flatten().find(|(query, _)| rows.contains(query));
+            let roots = supervised.and_then(|&(_, target)| self.0.get(&batch.requests[target]));
+            // The query at position t drafts behind the token at t + 1.
+            let started = |t: usize| roots.is_some_and(|roots| roots.contains(&(t + 1)));
+            let positions = segment.first_query..segment.first_query + segment.queries;
+            weights.extend(positions.map(|t| if started(t) { 1.0 } else { 0.0 }));
+        }
+        weights
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,6 +105,14 @@ mod tests {
             noise: None,
             dropout: None,
         }
+    }
+
+    #[test]
+    fn rounds_that_were_made_weigh_one_each() {
+        let mut batch = batch();
+        batch.requests = vec![4; 6];
+        let started: Started = [(4, 2), (4, 5), (3, 3)].into_iter().collect();
+        assert_eq!(started.weights(&batch), [0.0, 1.0, 0.0, 0.0, 1.0, 0.0]);
     }
 
     #[test]

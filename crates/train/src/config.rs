@@ -1,6 +1,6 @@
 //! Knobs of the loop.
 
-use crate::{OptimiserConfig, Schedule};
+use crate::{Anchor, OptimiserConfig, Schedule};
 use spectrain_core::recipe::ScheduleShape;
 use spectrain_core::rng::{Key, Purpose};
 
@@ -33,6 +33,8 @@ pub struct TrainConfig {
     pub spike: f64,
     /// Update of the parameters.
     pub optimiser: OptimiserConfig,
+    /// Where the weights are pulled back to, if anywhere.
+    pub anchor: Option<Anchor>,
     /// Largest norm of all gradients together.
     pub clip_norm: f64,
     /// Share of the conversations that are held out.

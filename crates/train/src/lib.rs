@@ -1,5 +1,6 @@
 //! The training loop: batches, optimiser, schedule, clipping, metrics.
 
+mod anchor;
 mod batches;
 mod bits;
 mod clip;
@@ -21,6 +22,7 @@ mod trainer;
 mod validation;
 mod window;
 
+pub use anchor::Anchor;
 pub use batches::Batches;
 pub use clip::clip_global_norm;
 pub use config::TrainConfig;

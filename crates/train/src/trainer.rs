@@ -155,6 +155,9 @@ impl Trainer<'_> {
         let batches: Vec<Vec<&FeatureRow>> = now.batches.iter().map(rows).collect();
         let requests = |batches: &[Vec<&FeatureRow>]| batches.iter().flatten().map(|row| row.request).collect();
         let StepGradients { mut grads, sums, tokens, odd } = self.gradients(&state.weights, &batches, now.first_batch);
+        if let Some(anchor) = &self.config.anchor {
+            anchor.pull(&state.weights, &mut grads);
+        }
         let norm = clip_global_norm(&state.weights, &mut grads, self.config.clip_norm);
         let loss = self.mean_loss(&sums, tokens);
         state.progress.step += 1;

@@ -71,6 +71,9 @@ pub enum EvaluateError {
         /// Siblings that were measured.
         ranks: usize,
     },
+    /// Rounds are traced of chains only.
+    #[error("traces are of chains: {0} trees have several drafted tokens at a position, which a trace does not tell")]
+    Chain(TreeKind),
     /// A prompt is too long for the target.
     #[error(
         "prompt {index} has {tokens} tokens; with {room} tokens of answer and draft it passes the target's {limit}"

@@ -12,6 +12,7 @@ pub mod plan;
 pub mod profile;
 pub mod reconcile;
 mod task;
+pub mod traces;
 
 pub use compare::{Bench, Comparison, compare};
 pub use engine::{Committed, Cost, Room, RunError, SpeculativeDecoder, Times, TooLarge, Transcript};

@@ -15,9 +15,13 @@ use std::time::Instant;
 pub fn run(args: FitArgs) -> Result<(), Failure> {
     interrupt::listen(resume_command(&args));
     if args.dry_run {
-        let Checked { recipe, setup, prompts, questions, .. } = Checked::new(args.recipe, false)?;
+        let Checked { recipe, setup, prompts, questions, .. } = Checked::new(args.recipe, false, false)?;
         print!("{}", stage::estimate(&setup, &recipe, &prompts, questions.len())?);
         return Ok(());
+    }
+    if let Some(file) = &args.replay {
+        let (recipe, setup, dir) = Run::earlier(args.recipe)?;
+        return stage::replay(&setup, recipe, file, &dir, args.resume);
     }
     let run = Run::prepare(args.recipe, true)?;
     let mut seconds = Vec::new();

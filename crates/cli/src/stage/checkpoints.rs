@@ -39,14 +39,11 @@ pub fn write_best(run: &RunDir, fill: impl FnOnce(&Path) -> Result<(), String>) 
 
 /// Makes the best checkpoint so far the run's; returns whether there was one.
 pub fn settle_best(run: &RunDir) -> Result<bool, String> {
-    let (from, to) = (run.join(DIR).join(BEST).join(checkpoint::FILE), run.join("best"));
-    if !from.is_file() {
+    let from = run.join(DIR).join(BEST);
+    if !from.join(checkpoint::FILE).is_file() {
         return Ok(false);
     }
-    fs::create_dir_all(&to).map_err(told(&to))?;
-    let to = to.join(checkpoint::FILE);
-    let copied = fs::read(&from).and_then(|bytes| write_atomically(&to, |out| out.write_all(&bytes)));
-    copied.map_err(told(&to)).map(|()| true)
+    copy_drafter(&from, &run.join("best")).map(|()| true)
 }
 
 /// Writes checkpoint `step` with `fill`, which gets a directory to write to; older ones lose their state.
@@ -71,6 +68,24 @@ pub fn newest(run: &RunDir, hash: &str) -> Option<PathBuf> {
 /// Whether a run with this hash ended: its drafter was written to `best`.
 pub fn ended(run: &RunDir, hash: &str) -> bool {
     Checkpoint::open(&run.join("best")).is_ok_and(|c| c.provenance.run == hash)
+}
+
+/// Makes the drafter in `from` the run's best. What an earlier training could go on from is left without its state: it
+/// has ended, and would not come to this drafter.
+pub fn replace_best(run: &RunDir, from: &Path) -> Result<(), String> {
+    for (_, path) in list(run) {
+        remove(&path.join(snapshot::DIR)).map_err(told(&path))?;
+    }
+    copy_drafter(from, &run.join("best"))
+}
+
+/// Copies a drafter's file between checkpoint directories, whole or not at all.
+fn copy_drafter(from: &Path, to: &Path) -> Result<(), String> {
+    fs::create_dir_all(to).map_err(told(to))?;
+    let to = to.join(checkpoint::FILE);
+    let copied =
+        fs::read(from.join(checkpoint::FILE)).and_then(|bytes| write_atomically(&to, |out| out.write_all(&bytes)));
+    copied.map_err(told(&to))
 }
 
 /// Removes all checkpoints, before a run that starts afresh.

@@ -63,7 +63,7 @@ pub struct Curves {
 }
 
 impl EvalPlan {
-    fn settings(&self, temperature: f64, length: usize) -> Settings {
+    pub(super) fn settings(&self, temperature: f64, length: usize) -> Settings {
         Settings {
             rule: self.rule.at(temperature),
             policy: self.policy,
@@ -79,7 +79,7 @@ impl EvalPlan {
     }
 
     /// Temperatures and lengths, rising and each once.
-    fn axes(&self) -> (Vec<f64>, Vec<usize>) {
+    pub(super) fn axes(&self) -> (Vec<f64>, Vec<usize>) {
         let (mut temperatures, mut lengths) = (self.temperatures.clone(), self.lengths.clone());
         temperatures.sort_by(f64::total_cmp);
         lengths.sort_unstable();

@@ -55,15 +55,21 @@ impl<'a> HeldOut<'a> {
 
     /// Expected committed tokens per target call of `weights`, over all answers together.
     pub fn measure(&self, weights: &Eagle3) -> Result<f64, String> {
-        let mut rounds: Vec<Ratio> = Vec::new();
+        Ok(ratio_of_sums(self.rounds(weights)?.iter().map(|(_, rounds)| rounds)))
+    }
+
+    /// Prompt, and tokens over expected rounds, of every answer under `weights`.
+    pub fn rounds(&self, weights: &Eagle3) -> Result<Vec<(Vec<u32>, Ratio)>, String> {
+        let mut rounds = Vec::new();
         let (target, drafter) = (&self.setup.target, &self.drafter.serving(weights));
         for (chains, rows) in &self.answers {
             let offline = Offline { target, drafter, weights, chains: *chains, longest: self.length };
             for answer in offline.score(rows).map_err(|e| e.to_string())? {
-                rounds.push(answer.renewal(self.length).map_err(|e| e.to_string())?.all_rounds);
+                let found = answer.renewal(self.length).map_err(|e| e.to_string())?.all_rounds;
+                rounds.push((answer.prompt, found));
             }
         }
-        Ok(ratio_of_sums(&rounds))
+        Ok(rounds)
     }
 }
 

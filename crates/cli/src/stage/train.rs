@@ -18,17 +18,20 @@ use spectrain_draft::checkpoint::Provenance;
 use spectrain_draft::{Checkpoint, Eagle3, Eagle3Config, Eagle3Drafter, Objective, TapScale};
 use spectrain_kernels::draft_loss::{Accepted, DraftLoss, Weighting};
 use spectrain_train::{
-    JsonLines, MatrixUpdate, Measure, MetricSink, OptimiserConfig, Record, Skipped, Snapshot, Start, TensorBoard,
-    TrainConfig, TrainError, Trainer, Update, named, read_records, supervise_prompts,
+    Anchor, JsonLines, MatrixUpdate, Measure, MetricSink, OptimiserConfig, Record, Skipped, Snapshot, Start,
+    TensorBoard, TrainConfig, TrainError, Trainer, Update, named, read_records, supervise_prompts,
 };
 use std::path::{Path, PathBuf};
 
-/// Refuses what this build cannot train yet, before any work.
-pub fn check(recipe: &Recipe) -> Result<(), Failure> {
+/// Refuses what cannot be trained, before any work; `replayed` says that the weights start from the run's best.
+pub fn check(recipe: &Recipe, replayed: bool) -> Result<(), Failure> {
     let Drafter::Eagle3(drafter) = &recipe.drafter;
     let refuse = |text: &str| Err(anyhow!(text.to_string())).request();
     if drafter.train_embeddings {
         return refuse("drafter.train_embeddings must be false: this build keeps them frozen");
+    }
+    if recipe.train.anchor > 0.0 && recipe.train.start.is_none() && !replayed {
+        return refuse("train.anchor holds weights near where they started: set train.start, or use `fit --replay`");
     }
     Ok(())
 }
@@ -45,14 +48,47 @@ pub fn train(setup: &Setup, recipe: &Recipe, run: &RunDir, resume: bool) -> Resu
             return Err(anyhow!("train.prompts: {} {text}", dir.display())).request();
         }
     }
-    let drafter = build(setup, recipe, &rows)?;
-    let provenance = provenance(setup, recipe, run)?;
-    let (objective, config) = (objective(recipe), config(recipe));
+    let (drafter, objective) = (build(setup, recipe, &rows)?, objective(recipe));
+    let lesson = Lesson { rows: &rows, drafter: &drafter, objective, depends: json!(null), watch: &|_| Ok(()) };
+    learn(setup, recipe, run, resume, lesson)
+}
+
+/// What is learned, and by whom.
+pub(super) struct Lesson<'a> {
+    /// The conversations, held-out ones among them.
+    pub rows: &'a [FeatureRow],
+    /// Sizes, draft vocabulary and scale.
+    pub drafter: &'a Eagle3Drafter,
+    /// The loss.
+    pub objective: Objective,
+    /// What the weights depend on beside recipe and store.
+    pub depends: serde_json::Value,
+    /// Is shown the weights at every evaluation.
+    pub watch: &'a Measured<'a, ()>,
+}
+
+/// Something said of weights.
+pub(super) type Measured<'a, T> = dyn Fn(&Eagle3) -> Result<T, String> + 'a;
+
+/// As [`train`], with the conversations at hand.
+pub(super) fn learn(
+    setup: &Setup,
+    recipe: &Recipe,
+    run: &RunDir,
+    resume: bool,
+    lesson: Lesson,
+) -> Result<PathBuf, Failure> {
+    let Lesson { rows, drafter, objective, depends, watch } = lesson;
+    let provenance = provenance(setup, recipe, run, &depends)?;
+    let config = TrainConfig { anchor: anchor(setup, recipe, drafter)?, ..config(recipe) };
     let stop = interrupt::asked;
-    let held_out = HeldOut::new(setup, recipe, &drafter, &rows, &config.split(rows.len()).1);
-    let measured = |weights: &Eagle3| held_out.as_ref().map_or(Ok(f64::NAN), |answers| answers.measure(weights));
+    let held_out = HeldOut::new(setup, recipe, drafter, rows, &config.split(rows.len()).1);
+    let measured = |weights: &Eagle3| {
+        watch(weights)?;
+        held_out.as_ref().map_or(Ok(f64::NAN), |answers| answers.measure(weights))
+    };
     let measure: Option<&Measure> = if held_out.is_some() { Some(&measured) } else { None };
-    let (drafter, objective, config, rows) = (&drafter, &objective, &config, rows.as_slice());
+    let (objective, config) = (&objective, &config);
     let trainer = Trainer { drafter, objective, config, rows, stop: &stop, measure };
     let start = start(setup, recipe, drafter, run, &provenance.run, resume)?;
     let mut sinks = sinks(run, if let Start::Resumed(snapshot) = &start { Some(snapshot.step()) } else { None })?;
@@ -148,6 +184,17 @@ fn start(
     Ok(Start::Fresh(Box::new(weights)))
 }
 
+/// Where the weights are pulled back to, if the recipe asks for it.
+fn anchor(setup: &Setup, recipe: &Recipe, drafter: &Eagle3Drafter) -> Result<Option<Anchor>, Failure> {
+    match &recipe.train.start {
+        Some(dir) if recipe.train.anchor > 0.0 => {
+            let origin = earlier(setup, drafter, dir)?;
+            Ok(Some(Anchor { strength: recipe.train.anchor, origin }))
+        }
+        _ => Ok(None),
+    }
+}
+
 /// The weights of the checkpoint in `dir`, to be trained further as `drafter`.
 fn earlier(setup: &Setup, drafter: &Eagle3Drafter, dir: &Path) -> Result<Eagle3, Failure> {
     let key = || format!("train.start: {}", dir.display());
@@ -231,7 +278,7 @@ fn save(weights: &Eagle3, drafter: &Eagle3Drafter, provenance: &Provenance, dir:
     Checkpoint::save(dir, weights, drafter, provenance).map_err(|e| e.to_string())
 }
 
-fn read_rows(setup: &Setup, recipe: &Recipe, run: &RunDir) -> Result<Vec<FeatureRow>, Failure> {
+pub(super) fn read_rows(setup: &Setup, recipe: &Recipe, run: &RunDir) -> Result<Vec<FeatureRow>, Failure> {
     let store = StoreReader::open(&store_dir(recipe, run)).work()?;
     let Drafter::Eagle3(drafter) = &recipe.drafter;
     let taps = drafter.taps_for(setup.target.config().layers).unwrap_or_default();
@@ -278,7 +325,7 @@ fn build(setup: &Setup, recipe: &Recipe, rows: &[FeatureRow]) -> Result<Eagle3Dr
 }
 
 /// Typical absolute value of every tapped dimension: medians, since first tokens carry huge activations.
-fn tap_scale(rows: &[FeatureRow]) -> TapScale {
+pub(super) fn tap_scale(rows: &[FeatureRow]) -> TapScale {
     const SAMPLE: usize = 2048;
     let width = rows.first().map_or(0, |r| r.taps.len() / r.ids.len());
     let every = (rows.iter().map(|r| r.ids.len()).sum::<usize>() / SAMPLE).max(1);
@@ -344,6 +391,7 @@ pub fn config(recipe: &Recipe) -> TrainConfig {
         feature_noise: t.feature_noise,
         ema: t.ema,
         spike: t.spike,
+        anchor: None,
         optimiser: OptimiserConfig {
             matrices: match t.optimizer {
                 Optimizer::AdamW => MatrixUpdate::AdamW,
@@ -362,11 +410,11 @@ pub fn config(recipe: &Recipe) -> TrainConfig {
     }
 }
 
-fn provenance(setup: &Setup, recipe: &Recipe, run: &RunDir) -> Result<Provenance, Failure> {
+fn provenance(setup: &Setup, recipe: &Recipe, run: &RunDir, more: &serde_json::Value) -> Result<Provenance, Failure> {
     let store = StoreReader::open(&store_dir(recipe, run)).work()?;
     // What neither changes the weights nor the records is left out, so that it may differ between the two halves.
     let train = Train { checkpoint_every: 0, ..recipe.train.clone() };
-    let depends = json!([store.meta(), recipe.drafter, recipe.verifier, recipe.loss, train, recipe.seed]);
+    let depends = json!([store.meta(), recipe.drafter, recipe.verifier, recipe.loss, train, recipe.seed, more]);
     Ok(Provenance {
         target_hash: setup.target_hash.clone(),
         tokenizer_hash: setup.tokenizer.content_hash().to_string(),

@@ -10,5 +10,6 @@ mod place;
 mod prompts;
 mod reconcile;
 mod refusals;
+mod replay;
 mod selection;
 mod wrong;

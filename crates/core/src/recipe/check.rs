@@ -134,6 +134,8 @@ fn check_train(train: &Train, unroll: usize) -> Result<(), Fault> {
     check_schedule(train)?;
     let noise = train.feature_noise;
     must(noise.is_finite() && noise >= 0.0, "train.feature_noise", &noise, "0 or more")?;
+    let anchor = train.anchor;
+    must(anchor.is_finite() && anchor >= 0.0, "train.anchor", &anchor, "0 or more")?;
     let spike = train.spike;
     must(spike == 0.0 || spike.is_finite() && spike > 1.0, "train.spike", &spike, "above 1, or 0 for no guard")?;
     let patient = train.patience == 0 || train.validation_share > 0.0;

@@ -226,6 +226,9 @@ table! {
     Train {
         /// A checkpoint of the same target and drafter whose weights are trained further; if not set, fresh weights.
         start: Option<PathBuf> = None,
+        /// Pull back to the weights of `start` (L2-SP, Li et al., 2018): half of this times the squared distance is added
+        /// to the loss; 0 for none. For the weights that `fit --replay` starts from as well.
+        anchor: f64 = 0.0,
         /// Passes over the training conversations.
         epochs: usize = 6,
         /// Token rows of one batch; there is no padding.

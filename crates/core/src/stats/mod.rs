@@ -16,6 +16,7 @@ pub mod latency;
 pub mod length;
 pub mod lookup;
 pub mod renewal;
+pub mod replay;
 pub mod schedule;
 pub mod special;
 pub mod temperature_scaling;

@@ -63,6 +63,7 @@ feature_weight = 0.0
 # step_weights is not set
 
 [train]
+anchor = 0.0
 epochs = 6
 batch_tokens = 2048
 accumulate = 1

@@ -48,6 +48,7 @@ fn values_out_of_range() {
         ("train.decay_share=1.5", "train.decay_share is 1.5; it must be from 0 to 1"),
         ("train.feature_noise=-1", "train.feature_noise is -1.0; it must be 0 or more"),
         ("train.ema=1", "train.ema is 1.0; it must be at least 0 and below 1"),
+        ("train.anchor=-1", "train.anchor is -1.0; it must be 0 or more"),
         ("train.spike=1", "train.spike is 1.0; it must be above 1, or 0 for no guard"),
         ("train.spike=nan", "train.spike is NaN; it must be above 1, or 0 for no guard"),
         ("train.betas=[0.9, 1.0]", "train.betas is [0.9, 1.0]; it must be two numbers, at least 0 and below 1"),

@@ -50,7 +50,7 @@ pub fn run(args: EvalArgs) -> Result<(), Failure> {
     let target = stage::locate_target(asked, false)?;
     let tree = tree(&args, &recipe)?;
     let plan = plan(&args, &recipe, &tree)?;
-    args.json.iter().chain(&args.report).try_for_each(|path| has_directory(path))?;
+    args.json.iter().chain(&args.report).chain(&args.traces).try_for_each(|path| has_directory(path))?;
     let files = suite::files(&args.prompts, &recipe.eval.prompts);
     let suite = Suite::read(&files, args.limit.unwrap_or(recipe.eval.limit))?;
     let setup = Setup::load(target.clone(), &device, |_| Ok(()))?;
@@ -63,6 +63,10 @@ pub fn run(args: EvalArgs) -> Result<(), Failure> {
     };
     let mut costs = profile::costs(&args, &setup, &suite.prompts, &plan)?;
     let mut curves = stage::evaluate_trees(&setup, &checkpoint, &suite.prompts, &plan, &tree, costs.as_mut())?;
+    if let Some(path) = &args.traces {
+        let drafter = args.checkpoint();
+        stage::write_traces(&setup, (drafter, &checkpoint), &suite.prompts, &plan, (path, args.traces_top))?;
+    }
     let costs = profile::keep(&args, costs)?;
     let found = found.map(|found| stage::with_figures(found, std::mem::take(&mut curves.figures)));
     let waterfalls = match args.waterfall {
@@ -127,6 +131,9 @@ fn tree(args: &EvalArgs, recipe: &Recipe) -> Result<TreeKind, Failure> {
         let options = "--profile, --waterfall, --advice and --length-policy";
         return Err(anyhow!("eval.tree is \"{tree}\", and {options} are about chains")).request();
     }
+    if args.traces.is_some() && tree != TreeKind::Chain {
+        return Err(anyhow!("--traces writes the rounds of chains only, and what is drafted is \"{tree}\"")).request();
+    }
     if tree.depth().is_some() && !args.lengths.is_empty() {
         return Err(anyhow!("--lengths: {tree} trees say their own depth")).request();
     }
@@ -149,7 +156,8 @@ fn plan(args: &EvalArgs, recipe: &Recipe, tree: &TreeKind) -> Result<EvalPlan, F
     let exact = temperatures.iter().try_for_each(|&temperature| tree.check(rule.at(temperature)));
     exact.map_err(|error| anyhow!("--rule {rule}, --tree {tree}: {error}")).request()?;
     let sampling = args.sampling.over(recipe.eval.processors())?;
-    let of_temperatures = [("--profile", args.profile), ("--waterfall", args.waterfall)];
+    let of_temperatures =
+        [("--profile", args.profile), ("--waterfall", args.waterfall), ("--traces", args.traces.is_some())];
     of_temperatures
         .iter()
         .filter(|(_, asked)| *asked)
