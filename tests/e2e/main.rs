@@ -2,10 +2,12 @@
 #![allow(clippy::unwrap_used)]
 
 mod accumulation;
+mod enumerated;
 mod export;
 mod faulty;
 mod identity;
 mod law;
+mod leaving;
 mod lengths;
 mod loss_rows;
 mod measure;

@@ -72,7 +72,7 @@ pub fn request(id: u64, seed: u64) -> Request {
 
 /// All of `plan` in `slot` behind the prompt of `request`.
 pub fn wanted<'a>(slot: usize, plan: &'a Plan, request: &'a Request) -> Wanted<'a> {
-    Wanted::whole(slot, plan, Prefix { request, answer: &[], end_tokens: &[] })
+    Wanted::whole(slot, plan, Prefix { request, answer: &[], end_tokens: &[], script: None })
 }
 
 /// Values of a float tensor.

@@ -138,7 +138,8 @@ impl Decoder<'_> {
         let vocabulary = self.target.config().vocab_size;
         let active: Vec<&mut Active> = slots.iter_mut().flatten().collect();
         active.into_par_iter().zip(logits.par_chunks(vocabulary)).try_for_each(|(active, logits)| {
-            let prefix = Prefix { request: &active.request, answer: &active.answer, end_tokens: self.stop };
+            let Active { request, answer, .. } = &*active;
+            let prefix = Prefix { request, answer, end_tokens: self.stop, script: None };
             match prefix.choose(logits)? {
                 Some(token) => active.answer.push(token),
                 None => active.masked = true,

@@ -3,8 +3,8 @@
 
 use crate::Request;
 use spectrain_core::process::{Context, ProcessError, Processed, RowError};
-use spectrain_core::rng::{Key, Purpose};
-use spectrain_core::rules::{Keyed, greedy, keyed};
+use spectrain_core::rng::Purpose;
+use spectrain_core::rules::{Ask, Chance, Draws, Script, greedy, keyed};
 use spectrain_kernels::softmax::probabilities;
 
 /// Index of the largest logit; the lowest index among equals.
@@ -27,6 +27,8 @@ pub struct Prefix<'a> {
     pub answer: &'a [u32],
     /// Tokens that end an answer.
     pub end_tokens: &'a [u32],
+    /// Decides the request's random events in place of its keyed numbers: for tests that walk through all outcomes.
+    pub script: Option<&'a dyn Script>,
 }
 
 impl<'a> Prefix<'a> {
@@ -36,8 +38,10 @@ impl<'a> Prefix<'a> {
     }
 
     /// The draws of the round whose root is the newest token.
-    pub fn chance(&self) -> Keyed {
-        keyed(self.request.seed, self.request.id, self.position(&[]) - 1)
+    pub fn chance(&self) -> Draws<'a> {
+        let root = self.position(&[]) - 1;
+        let keyed = || Draws::Keyed(keyed(self.request.seed, self.request.id, root));
+        self.script.map_or_else(keyed, |script| Draws::Scripted { script, root })
     }
 
     /// The distribution of the token behind `path` whose logits are `logits`, after the request's processors; zeros
@@ -69,9 +73,8 @@ impl<'a> Prefix<'a> {
         if self.request.sampling.temperature == 0.0 {
             return self.best(logits, &[]);
         }
-        let Request { seed, id, .. } = *self.request;
-        let key = Key::new(seed, id, self.position(&[]) as u64, Purpose::Target);
-        Ok(self.masses(logits, &[])?.map(|p| key.race(0, &p) as u32))
+        let ask = Ask { depth: 0, purpose: Purpose::Target, index: 0 };
+        Ok(self.masses(logits, &[])?.map(|p| self.chance().draw(ask, &p) as u32))
     }
 
     /// The logits behind `path` after penalties, minimum length and bad words.
@@ -112,7 +115,7 @@ impl<'a> Prefix<'a> {
     }
 
     fn context<'b>(&'b self, path: &'b [u32]) -> Context<'b> {
-        let Self { request, answer, end_tokens } = *self;
+        let Self { request, answer, end_tokens, .. } = *self;
         Context { prompt: &request.prompt, answer, path, end_tokens, mask: None }
     }
 

@@ -2,6 +2,7 @@
 
 pub mod compare;
 mod count;
+mod ending;
 mod engine;
 pub mod evaluate;
 pub mod judge;
@@ -14,6 +15,7 @@ pub mod reconcile;
 mod task;
 
 pub use compare::{Bench, Comparison, compare};
+pub use ending::{Ending, Point};
 pub use engine::{Committed, Cost, Room, RunError, SpeculativeDecoder, Times, TooLarge, Transcript};
 pub use evaluate::{Measurement, Settings, acceptance_by_rank};
 pub use length::{Fixed, LengthPolicy, PolicyKind};

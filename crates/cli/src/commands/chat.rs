@@ -104,7 +104,7 @@ impl Chat {
         let stop = self.setup.template.stop_ids();
         let decoder = SpeculativeDecoder { target: &self.setup.target, stop: &stop, batch: 1 };
         let plan = Plan::chain(self.length, pick(self.rule));
-        let task = Task { request, plan: &plan, judge: self.judge, lengths: &spectrain_verify::Fixed };
+        let task = Task::of(request, &plan, self.judge, &spectrain_verify::Fixed);
         let (out, tokenizer) = (std::io::stdout(), &self.setup.tokenizer);
         let mut speaker = Speaker::new(Style::of(&out), out, TextStream::new(tokenizer, true));
         let mut failed = None;
