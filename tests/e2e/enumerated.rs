@@ -33,6 +33,9 @@ const BATCH: usize = 64;
 /// One event's outcome and its probability.
 type Decision = (usize, f64);
 
+/// A text and its probability.
+type Written = (Vec<u32>, f64);
+
 /// What one request has decided.
 #[derive(Debug, Default)]
 struct Walk {
@@ -132,7 +135,7 @@ fn wave(
     (judge, plan): (&Judge, &Plan),
     rounds: usize,
     begun: Vec<Vec<Decision>>,
-) -> (Vec<(Vec<u32>, f64)>, Vec<Vec<Decision>>) {
+) -> (Vec<Written>, Vec<Vec<Decision>>) {
     let first = rows.p(&[]);
     let walker = |decided| Walker { walk: Mutex::new(Walk { decided, ..Walk::default() }), first: &first };
     let walkers: Vec<Walker> = begun.into_iter().map(walker).collect();
