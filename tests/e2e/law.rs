@@ -129,7 +129,7 @@ fn block_rule_writes_the_targets_law() {
 }
 
 /// A rejected draft is replaced by a draw from `p` instead of the residual.
-fn resample_from_p(round: &Round) -> Result<Verdict, RuleError> {
+pub fn resample_from_p(round: &Round) -> Result<Verdict, RuleError> {
     let target = round.target()?;
     let mut verdict = Verdict::default();
     let mut chance = round.chance();
@@ -150,7 +150,7 @@ fn resample_from_p(round: &Round) -> Result<Verdict, RuleError> {
 }
 
 /// The acceptance test reads a flatter `q` than the one the drafts were drawn from.
-fn wrong_q(round: &Round) -> Result<Verdict, RuleError> {
+pub fn wrong_q(round: &Round) -> Result<Verdict, RuleError> {
     let flat = |i: usize| {
         let weights: Vec<f64> = round.q(i).iter().map(|q| q.sqrt()).collect();
         let total: f64 = weights.iter().sum();

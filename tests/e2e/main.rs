@@ -2,11 +2,13 @@
 #![allow(clippy::unwrap_used)]
 
 mod accumulation;
+mod enumerated;
 mod export;
 mod faulty;
 mod forms;
 mod identity;
 mod law;
+mod leaving;
 mod lengths;
 mod loss_rows;
 mod measure;

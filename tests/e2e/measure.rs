@@ -65,7 +65,7 @@ fn calls_and_arrivals_add_up_to_the_answers() {
                 match call.end {
                     Some(Finish::Stop) => assert_eq!(call.stop, Some(call.kept.committed)),
                     Some(Finish::Length) => assert!(call.stop.is_none_or(|s| s > call.kept.committed)),
-                    Some(Finish::Masked) => panic!("nothing is barred"),
+                    Some(other) => panic!("nothing is barred or taken back: {other:?}"),
                     None => assert_eq!(call.stop, None),
                 }
                 overshot += usize::from(!whole);

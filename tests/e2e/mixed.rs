@@ -68,7 +68,7 @@ fn tasks<'a>(plans: &'a [Option<Plan>], shrinking: &'a dyn LengthPolicy) -> Vec<
         let request = request(id, temperature);
         match (tree, &plans[id % ASKED.len()]) {
             (Some((_, rule)), Some(plan)) => {
-                Task { request, plan, judge: judge(rule).unwrap(), lengths: if id > 9 { shrinking } else { &Fixed } }
+                Task::of(request, plan, judge(rule).unwrap(), if id > 9 { shrinking } else { &Fixed })
             }
             _ => Task::plain(request),
         }
@@ -202,7 +202,7 @@ fn rounds(check: impl Fn(Rule, &Round, &mut Vec<f32>, u64)) {
             let draft = drafted(rule, if seed % 3 == 0 { &one_hot } else { &uniform }, &request);
             let tree: Tree = draft.tree(0, 1).unwrap();
             let mut rows = logits(seed as usize % 4, vocabulary, tree.len(), seed);
-            let prefix = Prefix { request: &request, answer: &[0], end_tokens: &[], state: None };
+            let prefix = Prefix { request: &request, answer: &[0], end_tokens: &[], state: None, script: None };
             let own = rows.clone();
             let round = Round { tree: &tree, draft: &draft, d2t: &d2t, logits: &own, vocabulary, prefix };
             check(rule, &round, &mut rows, seed);

@@ -74,7 +74,8 @@ pub fn request(id: u64, seed: u64) -> Request {
 
 /// All of `plan` in `slot` behind the prompt of `request`.
 pub fn wanted<'a>(slot: usize, plan: &'a Plan, request: &'a Request) -> Wanted<'a> {
-    Wanted::whole(slot, plan, Prefix { request, answer: &[], end_tokens: &[], state: None })
+    let prefix = Prefix { request, answer: &[], end_tokens: &[], state: None, script: None };
+    Wanted::whole(slot, plan, prefix)
 }
 
 /// Values of a float tensor.

@@ -13,7 +13,7 @@ use spectrain_verify::plan::plan;
 /// Two rounds or more, so that what one leaves behind shows in the next.
 const TOKENS: usize = 4;
 /// Measured-looking acceptance by rank: its best shapes branch at the root and below.
-const RANKS: [f64; 4] = [0.5, 0.25, 0.1, 0.05];
+pub const RANKS: [f64; 4] = [0.5, 0.25, 0.1, 0.05];
 
 fn target(dir: &std::path::Path) -> Llama {
     random_target_of(dir, VOCABULARY, 2, 3)
@@ -56,7 +56,7 @@ fn traversal_writes_the_targets_law_on_drawn_trees() {
 
 /// What is done wrong.
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Fault {
+pub enum Fault {
     Nothing,
     /// Acceptance reads a flatter `q` than the one that was drawn from.
     WrongQ,
@@ -77,7 +77,7 @@ fn normalise(row: &mut [f64]) {
 }
 
 /// Recursive rejection on drawn trees, written anew, with one fault planted.
-fn recursive(round: &Round, fault: Fault) -> Result<Verdict, RuleError> {
+pub fn recursive(round: &Round, fault: Fault) -> Result<Verdict, RuleError> {
     let tree = round.sampled(Rule::Sequoia)?;
     let mut chance = round.chance();
     let mut verdict = Verdict::default();

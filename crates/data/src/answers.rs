@@ -42,6 +42,10 @@ pub enum Finish {
     Length,
     /// The processors left no token that could follow.
     Masked,
+    /// The request was taken back.
+    Cancelled,
+    /// Its time was over.
+    Deadline,
 }
 
 impl Finish {
@@ -50,6 +54,8 @@ impl Finish {
             Self::Stop => "stop",
             Self::Length => "length",
             Self::Masked => "masked",
+            Self::Cancelled => "cancelled",
+            Self::Deadline => "deadline",
         }
     }
 }
@@ -60,6 +66,8 @@ impl From<stats::Finish> for Finish {
             stats::Finish::Stop => Self::Stop,
             stats::Finish::Length => Self::Length,
             stats::Finish::Masked => Self::Masked,
+            stats::Finish::Cancelled => Self::Cancelled,
+            stats::Finish::Deadline => Self::Deadline,
         }
     }
 }
@@ -191,6 +199,8 @@ fn read_batch(batch: &RecordBatch, path: &Path, rows: &mut Vec<Answer>) -> Resul
                 "stop" => Finish::Stop,
                 "length" => Finish::Length,
                 "masked" => Finish::Masked,
+                "cancelled" => Finish::Cancelled,
+                "deadline" => Finish::Deadline,
                 other => return Err(StoreError::corrupt(path, format!("row {i}: finish `{other}`"))),
             },
             off_policy: off_policy.value(i),

@@ -106,7 +106,7 @@ mod tests {
         let sampling = Processors::at(1.0);
         let request = Request { id: 0, prompt: vec![0], max_new_tokens: 1, sampling, seed: 0, form: Form::default() };
         let state = Without.start();
-        let free = Prefix { request: &request, answer: &[], end_tokens: &[], state: None };
+        let free = Prefix { request: &request, answer: &[], end_tokens: &[], state: None, script: None };
         let masked = Prefix { state: Some(state.as_ref()), ..free };
         let p = masked.distribution(&logits(&[0.5, 0.3, 0.2, 0.0]), &[]).expect("sound logits");
         // The draft vocabulary lacks token 3 and has its own order.

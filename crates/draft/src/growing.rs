@@ -5,19 +5,19 @@
 use crate::drawing::Drawing;
 use crate::proposer::{Draft, Plan};
 use spectrain_core::process::RowError;
-use spectrain_core::rules::Keyed;
+use spectrain_core::rules::Draws;
 use spectrain_core::tree::{Eagle2, SampledTree, Shape, Tree, TreeError};
 use spectrain_kernels::softmax::probabilities;
 use std::borrow::Cow;
 
 /// A tree under construction. Tokens are entries of the draft vocabulary; node 0 is the root.
-pub(crate) enum Growing {
+pub(crate) enum Growing<'a> {
     /// [`Plan::Ranked`]
     Ranked(Shaped<Tree>),
     /// [`Plan::Dynamic`]
     Dynamic { tree: Eagle2, nodes: usize, levels: usize },
     /// [`Plan::Sampled`]
-    Sampled { tree: Shaped<SampledTree>, chance: Keyed },
+    Sampled { tree: Shaped<SampledTree>, chance: Draws<'a> },
 }
 
 /// A tree that fills a shape.
@@ -54,9 +54,9 @@ impl<T> Shaped<T> {
     }
 }
 
-impl Growing {
+impl<'a> Growing<'a> {
     /// A root, or `None` for a plan that is no tree. `chance` is the slot's; it knows where the root stands.
-    pub(crate) fn new(plan: &Plan, chance: Keyed) -> Option<Self> {
+    pub(crate) fn new(plan: &Plan, chance: Draws<'a>) -> Option<Self> {
         match plan {
             Plan::Chain { .. } => None,
             Plan::Ranked(shape) => Some(Self::Ranked(Shaped::new(shape, Tree::root(ROOT, 0)))),

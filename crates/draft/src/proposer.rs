@@ -3,8 +3,8 @@
 use crate::drawing::Drawing;
 use burn::tensor::Tensor;
 use spectrain_core::process::RowError;
-use spectrain_core::rng::{Purpose, sample_index};
-use spectrain_core::rules::{Ask, Chance};
+use spectrain_core::rng::Purpose;
+use spectrain_core::rules::Ask;
 use spectrain_core::tree::{Replacement, SampledTree, Shape, Tree, TreeError};
 use spectrain_model::Prefix;
 
@@ -157,7 +157,7 @@ impl Draft {
                     return Ok(());
                 }
                 let ask = Ask { depth: self.tokens.len(), purpose: Purpose::Draft, index: 0 };
-                let index = sample_index(&q, drawing.prefix.chance().uniform(ask));
+                let index = drawing.prefix.chance().invert(ask, &q);
                 self.q.push(q);
                 index
             }

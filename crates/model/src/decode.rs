@@ -86,7 +86,8 @@ impl Active {
     /// Adds the token that the target chooses by the logits behind the text so far, or ends where none may follow.
     fn extend(&mut self, logits: &[f32], stop: &[u32]) -> Result<(), RowError> {
         let Self { request, answer, follower, .. } = self;
-        let chosen = Prefix { request, answer, end_tokens: stop, state: follower.state() }.choose(logits)?;
+        let prefix = Prefix { request, answer, end_tokens: stop, state: follower.state(), script: None };
+        let chosen = prefix.choose(logits)?;
         self.finish = match chosen {
             None => Some(Finish::Masked),
             Some(token) => {

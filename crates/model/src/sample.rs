@@ -4,8 +4,8 @@
 use crate::Request;
 use spectrain_core::constraint::{ConstraintState, mask_after};
 use spectrain_core::process::{Context, ProcessError, Processed, RowError};
-use spectrain_core::rng::{Key, Purpose};
-use spectrain_core::rules::{Keyed, greedy, keyed};
+use spectrain_core::rng::Purpose;
+use spectrain_core::rules::{Ask, Chance, Draws, Script, greedy, keyed};
 use spectrain_kernels::softmax::probabilities;
 
 /// Index of the largest logit; the lowest index among equals.
@@ -30,6 +30,8 @@ pub struct Prefix<'a> {
     pub end_tokens: &'a [u32],
     /// Where the request's constraint stands behind the text; none where there is none.
     pub state: Option<&'a dyn ConstraintState>,
+    /// Decides the request's random events in place of its keyed numbers: for tests that walk through all outcomes.
+    pub script: Option<&'a dyn Script>,
 }
 
 impl<'a> Prefix<'a> {
@@ -39,8 +41,10 @@ impl<'a> Prefix<'a> {
     }
 
     /// The draws of the round whose root is the newest token.
-    pub fn chance(&self) -> Keyed {
-        keyed(self.request.seed, self.request.id, self.position(&[]) - 1)
+    pub fn chance(&self) -> Draws<'a> {
+        let root = self.position(&[]) - 1;
+        let keyed = || Draws::Keyed(keyed(self.request.seed, self.request.id, root));
+        self.script.map_or_else(keyed, |script| Draws::Scripted { script, root })
     }
 
     /// Whether the distribution depends on the text otherwise than through the logits.
@@ -77,9 +81,8 @@ impl<'a> Prefix<'a> {
         if self.request.sampling.temperature == 0.0 {
             return self.best(logits, &[]);
         }
-        let Request { seed, id, .. } = *self.request;
-        let key = Key::new(seed, id, self.position(&[]) as u64, Purpose::Target);
-        Ok(self.masses(logits, &[])?.map(|p| key.race(0, &p) as u32))
+        let ask = Ask { depth: 0, purpose: Purpose::Target, index: 0 };
+        Ok(self.masses(logits, &[])?.map(|p| self.chance().draw(ask, &p) as u32))
     }
 
     /// The logits behind `path` after penalties, minimum length, bad words and the constraint.

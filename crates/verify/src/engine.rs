@@ -5,6 +5,7 @@
 //! path of a tree is moved together in the target's cache; that of a chain lies where it belongs. A new request's prompt
 //! runs in the same target pass as the drafts of the others.
 
+mod leaving;
 mod outcome;
 mod room;
 mod rounds;
@@ -12,6 +13,7 @@ mod rounds;
 pub use outcome::{Committed, Cost, Times, Transcript};
 pub use room::{Room, RunError, TooLarge};
 
+use crate::ending::Point;
 use crate::judge::Round;
 use crate::task::Task;
 use rayon::prelude::*;
@@ -65,8 +67,8 @@ impl<'a> Active<'a> {
 
     /// The text so far; `stop` ends it.
     fn prefix<'b>(&'b self, stop: &'b [u32]) -> Prefix<'b> {
-        let Self { task, answer, follower, .. } = self;
-        Prefix { request: &task.request, answer, end_tokens: stop, state: follower.state() }
+        let (Task { request, script, .. }, state) = (&self.task, self.follower.state());
+        Prefix { request, answer: &self.answer, end_tokens: stop, state, script: *script }
     }
 
     fn newest(&self) -> Option<u32> {
@@ -196,6 +198,9 @@ impl SpeculativeDecoder<'_> {
         let mut batch = Batch::new(slots, cache);
         loop {
             self.admit(&mut batch, &mut waiting, proposer);
+            if batch.leave(Point::Start, proposer, &mut listener) {
+                continue;
+            }
             if self.round(&mut batch, proposer, &mut listener)?.is_break() {
                 break;
             }
@@ -234,12 +239,20 @@ impl SpeculativeDecoder<'_> {
     ) -> Result<ControlFlow<()>, RuleError> {
         self.give_way(batch, proposer);
         self.restore(batch, proposer);
-        let entries = self.propose(batch, proposer)?;
+        let mut entries = self.propose(batch, proposer)?;
         if entries.is_empty() {
             return Ok(ControlFlow::Break(()));
         }
+        if batch.leave(Point::Drafted, proposer, listener) {
+            batch.drop_entries(&mut entries);
+            if entries.is_empty() {
+                return Ok(ControlFlow::Continue(()));
+            }
+        }
         let (features, logits) = self.target_pass(batch, &entries, proposer.taps())?;
+        batch.leave(Point::Passed, proposer, listener);
         let verdicts = self.verdicts(batch, &entries, &logits, proposer.draft_to_target())?;
+        batch.leave(Point::Judged, proposer, listener);
         Ok(self.commit(batch, entries, verdicts, features, proposer, listener))
     }
 
@@ -326,7 +339,7 @@ impl SpeculativeDecoder<'_> {
             .collect();
         let slots = &batch.slots;
         let verdict = |(entry, logits): &(&Entry, &[f32])| {
-            let active = slots[entry.slot].as_ref().expect("entries are active");
+            let Some(active) = &slots[entry.slot] else { return Ok(Verdict::default()) };
             let prefix = active.prefix(self.stop);
             match &entry.draft {
                 Some((draft, tree)) => (active.task.judge)(&Round { tree, draft, d2t, logits, vocabulary, prefix }),
@@ -354,7 +367,8 @@ impl SpeculativeDecoder<'_> {
         let mut kept_rows = Vec::new();
         for (entry, verdict) in entries.into_iter().zip(verdicts) {
             let slot = &mut batch.slots[entry.slot];
-            let active = slot.as_mut().expect("entries are active");
+            // The request may have left since.
+            let Some(active) = slot else { continue };
             let tokens: Vec<u32> = verdict.emitted().collect();
             let Outcome { kept, stop, finish } = active.extend(&tokens);
             let end = finish.or(verdict.next.is_none().then_some(Finish::Masked));
@@ -370,9 +384,8 @@ impl SpeculativeDecoder<'_> {
                 active.count_rank(tree, &verdict);
             }
             if let Some(finish) = end {
-                if let Some(Active { task, answer, calls, timeline, fallbacks, ranks, follower, .. }) = slot.take() {
-                    let (id, failure) = (task.request.id, follower.failure(finish));
-                    (listener.done)(Transcript { id, ids: answer, finish, calls, timeline, fallbacks, ranks, failure });
+                if let Some(active) = slot.take() {
+                    (listener.done)(active.transcript(finish));
                 }
                 continue;
             }

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 use spectrain_core::process::RowError;
-use spectrain_core::rules::{Keyed, Proposal, Proposals, Rule, RuleError, Verdict, ZeroResidual};
+use spectrain_core::rules::{Draws, Proposal, Proposals, Rule, RuleError, Verdict, ZeroResidual};
 use spectrain_core::rules::{block, greedy, sampled_match, sequoia, specinfer, token, traversal};
 use spectrain_core::tree::{SampledTree, Tree};
 use spectrain_draft::proposer::{Draft, Pick};
@@ -25,9 +25,12 @@ pub struct Round<'a> {
 }
 
 /// Judges a round. The decoder takes it as a value so that tests can plant a wrong one.
-pub type Judge = dyn Fn(&Round) -> Result<Verdict, RuleError> + Sync;
+pub type Judge = JudgeOf<'static>;
 
-impl Round<'_> {
+/// A judge that borrows.
+pub type JudgeOf<'a> = dyn Fn(&Round) -> Result<Verdict, RuleError> + Sync + 'a;
+
+impl<'a> Round<'a> {
     /// Absolute position of the root.
     pub fn position(&self) -> usize {
         self.tree.positions()[0]
@@ -70,7 +73,7 @@ impl Round<'_> {
     }
 
     /// The round's draws.
-    pub fn chance(&self) -> Keyed {
+    pub fn chance(&self) -> Draws<'a> {
         self.prefix.chance()
     }
 
@@ -88,7 +91,7 @@ impl Round<'_> {
     fn chain(
         &self,
         rule: Rule,
-        verify: impl FnOnce(&[Proposal], &[Vec<f64>], &mut Keyed) -> Result<Verdict, RuleError>,
+        verify: impl FnOnce(&[Proposal], &[Vec<f64>], &mut Draws) -> Result<Verdict, RuleError>,
     ) -> Result<Verdict, RuleError> {
         if self.draft.parents.is_some() {
             return Err(RuleError::Chain { rule });

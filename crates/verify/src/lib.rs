@@ -2,6 +2,7 @@
 
 pub mod compare;
 mod count;
+mod ending;
 mod engine;
 pub mod evaluate;
 pub mod judge;
@@ -15,6 +16,7 @@ mod task;
 pub mod traces;
 
 pub use compare::{Bench, Comparison, compare};
+pub use ending::{Ending, Point};
 pub use engine::{Committed, Cost, Room, RunError, SpeculativeDecoder, Times, TooLarge, Transcript};
 pub use evaluate::{Measurement, Settings, acceptance_by_rank};
 pub use length::{Fixed, LengthPolicy, PolicyKind};

@@ -1,8 +1,9 @@
 //! A request with what is drafted for it and how it is judged: what a batch is made of.
 
-use crate::judge::{Judge, judge};
+use crate::ending::Ending;
+use crate::judge::{JudgeOf, judge};
 use crate::length::{Fixed, LengthPolicy};
-use spectrain_core::rules::Rule;
+use spectrain_core::rules::{Rule, Script};
 use spectrain_draft::proposer::{Pick, Plan, Wanted};
 use spectrain_model::{Prefix, Request};
 
@@ -14,30 +15,39 @@ pub struct Task<'a> {
     /// What is drafted a round; the chain of no tokens for plain decoding.
     pub plan: &'a Plan,
     /// The acceptance rule.
-    pub judge: &'a Judge,
+    pub judge: &'a JudgeOf<'a>,
     /// How much of the plan's chain is drafted in a round.
     pub lengths: &'a dyn LengthPolicy,
+    /// What ends the request before its text does.
+    pub ending: Option<&'a dyn Ending>,
+    /// Decides its random events in place of the keyed numbers.
+    pub script: Option<&'a dyn Script>,
 }
 
 /// No draft.
 static NOTHING: Plan = Plan::Chain { length: 0, pick: Pick::Argmax };
 
 impl<'a> Task<'a> {
+    /// `request` with keyed draws and nothing but its text to end it.
+    pub fn of(request: Request, plan: &'a Plan, judge: &'a JudgeOf<'a>, lengths: &'a dyn LengthPolicy) -> Self {
+        Self { request, plan, judge, lengths, ending: None, script: None }
+    }
+
     /// `request` without drafts: it writes what the plain path writes.
     pub fn plain(request: Request) -> Self {
         let rule = Rule::SampledMatch.at(request.sampling.temperature);
         let judge = judge(rule).expect("exact rules have judges");
-        Self { request, plan: &NOTHING, judge, lengths: &Fixed }
+        Self::of(request, &NOTHING, judge, &Fixed)
     }
 
     /// All `requests` with one plan, rule and policy.
     pub fn alike(
         requests: impl IntoIterator<Item = Request>,
         plan: &'a Plan,
-        judge: &'a Judge,
+        judge: &'a JudgeOf<'a>,
         lengths: &'a dyn LengthPolicy,
     ) -> Vec<Self> {
-        requests.into_iter().map(|request| Self { request, plan, judge, lengths }).collect()
+        requests.into_iter().map(|request| Self::of(request, plan, judge, lengths)).collect()
     }
 
     /// Whether the drafter has to follow the text.

@@ -113,7 +113,7 @@ impl Chat {
         let decoder = SpeculativeDecoder { target: &self.setup.target, stop: &stop, batch: 1 };
         let reading = request.form.reading(request.ends(&stop));
         let plan = Plan::chain(self.length, pick(self.rule));
-        let task = Task { request, plan: &plan, judge: self.judge, lengths: &spectrain_verify::Fixed };
+        let task = Task::of(request, &plan, self.judge, &spectrain_verify::Fixed);
         let (out, tokenizer) = (std::io::stdout(), &self.setup.tokenizer);
         let mut speaker = Speaker::new(Style::of(&out), out, TextStream::new(tokenizer, true));
         speaker.reading = reading;
@@ -170,6 +170,8 @@ fn note(answer: &Transcript) -> String {
         (Some(failure), _) => format!(", ended early: {failure}"),
         (None, Finish::Length) => ", cut at its longest".to_owned(),
         (None, Finish::Masked) => ", ended early: what was asked for leaves no token that could follow".to_owned(),
+        (None, Finish::Cancelled) => ", cancelled".to_owned(),
+        (None, Finish::Deadline) => ", out of time".to_owned(),
         (None, Finish::Stop) => String::new(),
     }
 }

@@ -26,6 +26,7 @@ mod recursive;
 mod registry;
 mod residual;
 pub mod sampled_match;
+mod script;
 pub mod sequoia;
 pub mod specinfer;
 pub mod threshold;
@@ -39,6 +40,7 @@ use crate::tree::TreeError;
 pub use chance::{Ask, Chance, Keyed, keyed};
 pub use registry::{Entry, Guarantee, Proposals, RULES, Rule, UnknownRule};
 pub use residual::ZeroResidual;
+pub use script::{Draws, Script};
 
 /// How a drafted chain token was chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -27,6 +27,10 @@ pub enum Finish {
     Length,
     /// The request's processors and constraint left no token that could follow.
     Masked,
+    /// The request was taken back.
+    Cancelled,
+    /// Its time was over.
+    Deadline,
 }
 
 /// One target call before and after trimming.

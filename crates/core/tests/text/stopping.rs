@@ -95,7 +95,7 @@ fn every_split_of_every_short_text_ends_alike() {
                     Some(Finish::Stop) => ends[0] += 1,
                     Some(Finish::Length) => ends[1] += 1,
                     None => ends[2] += 1,
-                    Some(Finish::Masked) => unreachable!("nothing is barred"),
+                    Some(end) => unreachable!("no text ends so: {end:?}"),
                 }
             }
         }

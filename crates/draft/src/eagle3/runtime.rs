@@ -103,9 +103,9 @@ impl Eagle3Proposer {
     }
 
     /// Grows one tree a slot, all of them a depth at a time.
-    fn draft_trees(&mut self, wanted: &[Wanted]) -> Result<Vec<Draft>, RowError> {
+    fn draft_trees<'w>(&mut self, wanted: &[Wanted<'w>]) -> Result<Vec<Draft>, RowError> {
         let width = self.drafter.vocab.d2t.len();
-        let branch = |w: &Wanted| {
+        let branch = |w: &Wanted<'w>| {
             let tree = Growing::new(w.plan, w.prefix.chance()).expect("a plan of trees");
             Branches { slot: w.slot, tree, parents: Vec::new(), level: Vec::new(), last: 1 }
         };
@@ -141,9 +141,9 @@ impl Eagle3Proposer {
 }
 
 /// A slot's tree and its rows in the drafter's cache.
-struct Branches {
+struct Branches<'a> {
     slot: usize,
-    tree: Growing,
+    tree: Growing<'a>,
     /// For each provisional row the one it follows; `None` follows the committed rows.
     parents: Vec<Option<usize>>,
     /// Nodes of the newest level of rows with their provisional rows; empty where that is the committed one.
