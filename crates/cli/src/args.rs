@@ -397,8 +397,14 @@ mod tests {
 
     use super::*;
 
+    /// Parses a line as a shell would, as far as double quotes.
     fn parse(line: &str) -> Result<Command, clap::Error> {
-        Cli::try_parse_from(line.split(' ')).map(|cli| cli.command)
+        let parts = line.split('"').enumerate();
+        let words = parts.flat_map(|(i, part)| match i % 2 {
+            0 => part.split(' ').filter(|word| !word.is_empty()).collect(),
+            _ => vec![part],
+        });
+        Cli::try_parse_from(words).map(|cli| cli.command)
     }
 
     #[test]
