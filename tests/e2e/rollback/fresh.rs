@@ -39,7 +39,7 @@ const CACHE_BOUND: f32 = 1e-5;
 /// Largest difference of probabilities: of logits that are [`BOUND`] of their range off.
 const MASS_BOUND: f64 = 1e-4;
 
-/// Whether the largest difference is at most `bound` times `scale`.
+/// Whether there are as many values and none is more than `bound` off.
 fn close(found: &[f32], expected: &[f32], bound: f32) -> bool {
     let off = found.iter().zip(expected).fold(0.0_f32, |top, (f, e)| top.max((f - e).abs()));
     found.len() == expected.len() && off <= bound
@@ -84,10 +84,10 @@ impl Fresh<'_> {
 
     fn compare(&mut self, log: &Log) {
         let told: Vec<&[u32]> = log.told.iter().map(|(tokens, _)| tokens.as_slice()).collect();
-        let Some(first) = told.first() else { return };
         let mut finish = None;
         let chosen = self.first();
-        self.expect(Member::Streamed, *first == [chosen]);
+        self.expect(Member::Streamed, told.first() == Some(&[chosen].as_slice()));
+        self.expect(Member::Streamed, told.len() == log.seen.len() + 1);
         for (i, seen) in log.seen.iter().enumerate() {
             let Some(behind) = told.get(i + 1) else { break };
             let answer = told[..=i].concat();
@@ -101,7 +101,7 @@ impl Fresh<'_> {
         let arrivals = transcript.timeline.arrivals.iter().map(|a| a.tokens);
         self.expect(Member::Streamed, transcript.ids == told.concat() && arrivals.eq(told.iter().map(|t| t.len())));
         let committed = transcript.rounds().map(|round| (round.committed, round.accepted));
-        self.expect(Member::Streamed, committed.eq(log.told[1..].iter().map(|(t, accepted)| (t.len(), *accepted))));
+        self.expect(Member::Streamed, committed.eq(log.told.iter().skip(1).map(|(t, accepted)| (t.len(), *accepted))));
     }
 
     /// The token behind the prompt.
@@ -134,10 +134,8 @@ impl Fresh<'_> {
         follower.commit(answer);
         let (request, state) = (self.request, follower.state());
         let prefix = Prefix { request, answer, end_tokens: &[END], state, script: None };
-        if let Some(found) = log.drafts.get(&answer.len()) {
-            let equal = self.drafts(&text, prefix, found);
-            self.expect(Member::Draft, equal);
-        }
+        let drafted = log.drafts.get(&answer.len()).is_some_and(|found| self.drafts(&text, prefix, found));
+        self.expect(Member::Draft, drafted);
         let d2t: Vec<u32> = (0..VOCABULARY as u32).collect();
         let round =
             Round { tree: &tree, draft: &seen.draft, d2t: &d2t, logits: &logits, vocabulary: VOCABULARY, prefix };

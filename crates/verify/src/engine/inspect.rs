@@ -1,7 +1,6 @@
 //! What a request keeps between rounds, shown to tests: they compare it, and plant what should have been rolled back.
 
-use super::{Committed, Listener, SpeculativeDecoder, Transcript};
-use crate::engine::Room;
+use super::{Committed, Listener, Room, SpeculativeDecoder, Transcript};
 use crate::task::Task;
 use spectrain_core::form::Follower;
 use spectrain_core::rules::RuleError;
