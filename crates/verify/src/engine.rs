@@ -406,10 +406,7 @@ impl SpeculativeDecoder<'_> {
             };
             batch.cache.compact(entry.slot, &rows);
             batch.cache.publish(entry.slot, || active.text());
-            if let Some(kept) = &mut listener.kept {
-                let Active { task, answer, follower, .. } = active;
-                kept(Kept { id: task.request.id, slot: entry.slot, cache: &mut batch.cache, follower, answer });
-            }
+            listener.show(entry.slot, active, &mut batch.cache);
             if !active.task.drafts() {
                 continue;
             }

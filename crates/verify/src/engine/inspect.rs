@@ -1,6 +1,6 @@
 //! What a request keeps between rounds, shown to tests: they compare it, and plant what should have been rolled back.
 
-use super::{Committed, Listener, Room, SpeculativeDecoder, Transcript};
+use super::{Active, Committed, Listener, Room, SpeculativeDecoder, Transcript};
 use crate::task::Task;
 use spectrain_core::form::Follower;
 use spectrain_core::rules::RuleError;
@@ -21,6 +21,16 @@ pub struct Kept<'a> {
     pub follower: &'a mut Follower,
     /// The answer's tokens.
     pub answer: &'a mut Vec<u32>,
+}
+
+impl Listener<'_> {
+    /// Shows what `active` keeps in `slot`, where somebody looks.
+    pub(super) fn show(&mut self, slot: usize, active: &mut Active, cache: &mut KvCache) {
+        if let Some(kept) = &mut self.kept {
+            let Active { task, answer, follower, .. } = active;
+            kept(Kept { id: task.request.id, slot, cache, follower, answer });
+        }
+    }
 }
 
 impl SpeculativeDecoder<'_> {
