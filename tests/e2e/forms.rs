@@ -39,7 +39,7 @@ fn tiny() -> PathBuf {
 }
 
 static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| Tokenizer::load(&tiny()).unwrap());
-static BYTES: LazyLock<Arc<TokenBytes>> = LazyLock::new(|| Arc::new(TOKENIZER.token_bytes().unwrap()));
+pub static BYTES: LazyLock<Arc<TokenBytes>> = LazyLock::new(|| Arc::new(TOKENIZER.token_bytes().unwrap()));
 
 fn grammar(spec: Spec) -> Arc<dyn Constraint> {
     Arc::new(Grammar::compile(spec, &BYTES, &ENDS, 2048).unwrap())
@@ -82,7 +82,7 @@ impl ConstraintState for Countdown {
     }
 }
 
-fn stop(strings: &[&str]) -> StopStrings {
+pub fn stop(strings: &[&str]) -> StopStrings {
     StopStrings::new(&strings.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>(), BYTES.clone()).unwrap()
 }
 
@@ -241,7 +241,7 @@ fn text_of_every_form_is_the_plain_text() {
 
 /// One state for all forks: what was drafted stays, rejected or not.
 #[derive(Debug, Clone)]
-struct Shared(Arc<dyn Constraint>);
+pub struct Shared(pub Arc<dyn Constraint>);
 
 #[derive(Debug, Clone)]
 struct SharedState(Arc<Mutex<Box<dyn ConstraintState>>>);

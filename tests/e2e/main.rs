@@ -21,6 +21,7 @@ mod processed;
 mod reconcile;
 mod replay;
 mod resume;
+mod rollback;
 mod room;
 mod selection;
 mod serve;

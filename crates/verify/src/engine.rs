@@ -5,11 +5,14 @@
 //! path of a tree is moved together in the target's cache; that of a chain lies where it belongs. A new request's prompt
 //! runs in the same target pass as the drafts of the others.
 
+mod inspect;
 mod leaving;
 mod outcome;
 mod room;
 mod rounds;
 
+#[doc(hidden)]
+pub use inspect::Kept;
 pub use outcome::{Committed, Cost, Times, Transcript};
 pub use room::{Room, RunError, TooLarge};
 
@@ -44,6 +47,8 @@ pub struct SpeculativeDecoder<'a> {
 struct Listener<'a> {
     committed: &'a mut dyn FnMut(Committed) -> ControlFlow<()>,
     done: &'a mut dyn FnMut(Transcript),
+    /// Who looks at what requests keep between rounds: tests.
+    kept: Option<&'a mut dyn FnMut(Kept)>,
 }
 
 struct Active<'a> {
@@ -166,7 +171,12 @@ impl SpeculativeDecoder<'_> {
         mut committed: impl FnMut(Committed) -> ControlFlow<()>,
         mut done: impl FnMut(Transcript),
     ) -> Result<Cost, RuleError> {
-        self.rounds(tasks, Room::default(), proposer, Listener { committed: &mut committed, done: &mut done })
+        self.rounds(
+            tasks,
+            Room::default(),
+            proposer,
+            Listener { committed: &mut committed, done: &mut done, kept: None },
+        )
     }
 
     /// As [`Self::run`] with a target cache of limited `room`: requests may give way to older ones, and come back.
@@ -181,7 +191,7 @@ impl SpeculativeDecoder<'_> {
         mut done: impl FnMut(Transcript),
     ) -> Result<Cost, RunError> {
         room.check(&tasks)?;
-        let listener = Listener { committed: &mut |_| ControlFlow::Continue(()), done: &mut done };
+        let listener = Listener { committed: &mut |_| ControlFlow::Continue(()), done: &mut done, kept: None };
         Ok(self.rounds(tasks, room, proposer, listener)?)
     }
 
@@ -396,6 +406,7 @@ impl SpeculativeDecoder<'_> {
             };
             batch.cache.compact(entry.slot, &rows);
             batch.cache.publish(entry.slot, || active.text());
+            listener.show(entry.slot, active, &mut batch.cache);
             if !active.task.drafts() {
                 continue;
             }

@@ -17,6 +17,8 @@ pub mod traces;
 
 pub use compare::{Bench, Comparison, compare};
 pub use ending::{Ending, Point};
+#[doc(hidden)]
+pub use engine::Kept;
 pub use engine::{Committed, Cost, Room, RunError, SpeculativeDecoder, Times, TooLarge, Transcript};
 pub use evaluate::{Measurement, Settings, acceptance_by_rank};
 pub use length::{Fixed, LengthPolicy, PolicyKind};

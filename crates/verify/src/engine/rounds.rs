@@ -24,7 +24,7 @@ impl SpeculativeDecoder<'_> {
         let mut batch = Batch::new(slots, cache);
         let mut waiting = tasks.into();
         self.admit(&mut batch, &mut waiting, proposer);
-        let mut listener = Listener { committed: &mut |_| ControlFlow::Continue(()), done: &mut drop };
+        let mut listener = Listener { committed: &mut |_| ControlFlow::Continue(()), done: &mut drop, kept: None };
         let mut measured = Vec::with_capacity(count + 1);
         for _ in 0..=count {
             let start = Instant::now();
