@@ -397,8 +397,16 @@ mod tests {
 
     use super::*;
 
+    /// Words as a shell would part them; what stands between double quotes is one.
+    fn words(line: &str) -> Vec<&str> {
+        let part = |(i, part): (usize, _)| -> Vec<&str> {
+            if i % 2 == 1 { vec![part] } else { str::split_whitespace(part).collect() }
+        };
+        line.split('"').enumerate().flat_map(part).collect()
+    }
+
     fn parse(line: &str) -> Result<Command, clap::Error> {
-        Cli::try_parse_from(line.split(' ')).map(|cli| cli.command)
+        Cli::try_parse_from(words(line)).map(|cli| cli.command)
     }
 
     #[test]
