@@ -1,4 +1,4 @@
-//! Length policies: what they answer, that they see the past alone, and that the text stays the target's.
+//! Length policies: what they answer, that they see the past and the number of requests alone, and that the text stays the target's.
 
 use crate::identity::{accepted_under, setup};
 use crate::law::{PROMPT, VOCABULARY, exact};
@@ -14,26 +14,31 @@ use spectrain_core::stats::{Call, Round};
 use spectrain_draft::untrained::NgramProposer;
 use spectrain_draft::untrained::ngram::Ngrams;
 use spectrain_draft::{Eagle3Proposer, Plan, Proposer};
-use spectrain_model::Request;
+use spectrain_model::{Pages, Request};
 use spectrain_verify::judge::{judge, pick};
-use spectrain_verify::length::{Floor, Shrinking};
-use spectrain_verify::{Fixed, LengthPolicy, SpeculativeDecoder, Task};
+use spectrain_verify::length::{Floor, Queue, Shrinking};
+use spectrain_verify::{Fixed, LengthPolicy, Room, Seen, SpeculativeDecoder, Task};
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn call(drafted: usize, accepted: usize) -> Call {
     Call { kept: Round { drafted, accepted, committed: accepted + 1 }, accepted, stop: None, end: None }
 }
 
+fn after(past: &[Call]) -> Seen<'_> {
+    Seen { past, busy: 1 }
+}
+
 #[test]
 fn policies_follow_the_past() {
-    assert_eq!([0, 3, 5].map(|accepted| Shrinking.length(&[call(5, accepted)], 5)), [1, 4, 5]);
-    assert_eq!((Shrinking.length(&[], 5), Fixed.length(&[call(5, 0)], 5)), (5, 5));
+    assert_eq!([0, 3, 5].map(|accepted| Shrinking.length(after(&[call(5, accepted)]), 5)), [1, 4, 5]);
+    assert_eq!((Shrinking.length(after(&[]), 5), Fixed.length(after(&[call(5, 0)]), 5)), (5, 5));
     let floor = Floor { share: 0.3 };
     let mut past = vec![call(5, 5); 20];
     let mut asked = Vec::new();
     for _ in 0..40 {
-        let length = floor.length(&past, 5);
+        let length = floor.length(after(&past), 5);
         past.push(call(length, 0));
         asked.push(length);
     }
@@ -42,32 +47,40 @@ fn policies_follow_the_past() {
     assert_eq!(asked, expected);
 }
 
+#[test]
+fn a_queue_stops_drafts() {
+    assert_eq!([1, 3, 4, 90].map(|busy| Queue { most: 3 }.length(Seen { past: &[], busy }, 5)), [5, 5, 0, 0]);
+}
+
 /// A policy with what it was asked.
 struct Asked<'a> {
     policy: &'a dyn LengthPolicy,
+    /// Requests without an end.
+    open: AtomicUsize,
     log: Mutex<Vec<(Vec<Call>, usize)>>,
 }
 
 impl LengthPolicy for Asked<'_> {
-    fn length(&self, past: &[Call], longest: usize) -> usize {
-        let length = self.policy.length(past, longest);
-        self.log.lock().unwrap().push((past.to_vec(), length));
+    fn length(&self, seen: Seen, longest: usize) -> usize {
+        assert_eq!(seen.busy, self.open.load(Ordering::Relaxed));
+        let length = self.policy.length(seen, longest);
+        self.log.lock().unwrap().push((seen.past.to_vec(), length));
         length
     }
 }
 
-/// Not a policy that would be used: any function of the past, so that every mixture of lengths occurs in a batch.
+/// Not a policy that would be used: any function of what is seen, so that every mixture of lengths occurs in a batch.
 struct Erratic;
 
 impl LengthPolicy for Erratic {
-    fn length(&self, past: &[Call], longest: usize) -> usize {
-        let sum = past.iter().map(|call| 2 * call.accepted + call.kept.drafted).sum::<usize>();
-        Key::new(8, past.len() as u64, sum as u64, Purpose::Noise).below_at(0, longest + 1)
+    fn length(&self, seen: Seen, longest: usize) -> usize {
+        let sum = seen.past.iter().map(|call| 2 * call.accepted + call.kept.drafted).sum::<usize>() + seen.busy;
+        Key::new(8, seen.past.len() as u64, sum as u64, Purpose::Noise).below_at(0, longest + 1)
     }
 }
 
 #[test]
-fn a_policy_is_shown_the_finished_rounds_and_nothing_else() {
+fn a_policy_is_shown_the_finished_rounds_and_the_busy_requests() {
     let dir = tempfile::tempdir().unwrap();
     let target = random_target(dir.path(), 12, 3);
     let request = |id: u64| Request {
@@ -78,21 +91,26 @@ fn a_policy_is_shown_the_finished_rounds_and_nothing_else() {
         seed: 4,
         form: Form::default(),
     };
-    for policy in [&Fixed as &dyn LengthPolicy, &Shrinking, &Floor { share: 0.5 }, &Erratic] {
+    for policy in [&Fixed as &dyn LengthPolicy, &Shrinking, &Floor { share: 0.5 }, &Queue { most: 5 }, &Erratic] {
         let (drafter, weights) = random_drafter(&target, 10, 5, &Device::flex());
         let mut proposer = Eagle3Proposer::new(drafter, &weights);
-        let asked = Asked { policy, log: Mutex::default() };
+        let asked = Asked { policy, open: AtomicUsize::new(8), log: Mutex::default() };
         let plan = Plan::chain(4, pick(Rule::Token));
         let judge = judge(Rule::Token).unwrap();
         let decoder = SpeculativeDecoder { target: &target, stop: &[], batch: 3 };
         let tasks = Task::alike((0..8).map(request), &plan, judge, &asked);
         let mut answers = Vec::new();
-        decoder.run(tasks, &mut proposer, |t| answers.push(t)).unwrap();
+        let room = Room { pages: Some(Pages { tokens: 8, count: 14 }), prefixes: false };
+        let done = |t| {
+            answers.push(t);
+            asked.open.fetch_sub(1, Ordering::Relaxed);
+        };
+        let cost = decoder.run_within(room, tasks, &mut proposer, done).unwrap();
+        assert!(cost.preempted > 0, "no request ever gave way");
         let mut expected: Vec<(Vec<Call>, usize)> = Vec::new();
         for answer in &answers {
             for (i, call) in answer.calls.iter().enumerate() {
                 // The answer to the past is what was drafted, whatever came after.
-                assert_eq!(policy.length(&answer.calls[..i], 4), call.kept.drafted);
                 expected.push((answer.calls[..i].to_vec(), call.kept.drafted));
             }
         }
@@ -108,7 +126,7 @@ fn a_policy_is_shown_the_finished_rounds_and_nothing_else() {
 fn text_of_any_lengths_is_the_plain_text() {
     let s = setup(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../checkpoints/tiny"));
     for (rule, temperature) in [(Rule::Greedy, 0.0), (Rule::SampledMatch, 1.0)] {
-        for policy in [&Shrinking as &dyn LengthPolicy, &Floor { share: 0.3 }, &Erratic] {
+        for policy in [&Shrinking as &dyn LengthPolicy, &Floor { share: 0.3 }, &Queue { most: 12 }, &Erratic] {
             let lookup = Lookup { min_match: 1, max_match: 3 };
             let proposer = |_| -> Box<dyn Proposer> { Box::new(NgramProposer::new(Ngrams(lookup))) };
             let plan = Plan::chain(5, pick(rule));

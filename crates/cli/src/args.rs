@@ -219,8 +219,8 @@ pub struct EvalArgs {
     #[arg(long, visible_alias = "length", value_name = "K,…", value_delimiter = ',', value_parser = at_least_1)]
     pub lengths: Vec<usize>,
     /// How much of that length each request drafts in a round: fixed (all); shrinking (one token more than its last round
-    /// accepted); floor:SHARE (nothing for 16 rounds when less than this share of its last 8 drafts was accepted)
-    /// [default: fixed]
+    /// accepted); floor:SHARE (nothing for 16 rounds when less than this share of its last 8 drafts was accepted);
+    /// queue:N (nothing while more than N requests are being answered or wait) [default: fixed]
     #[arg(long, value_name = "POLICY", conflicts_with_all = ["offline", "profile", "waterfall", "advice", "tree"])]
     pub length_policy: Option<PolicyKind>,
     /// Sampling temperatures, a curve each; may be repeated [default: 0,0.6,1]
@@ -397,14 +397,16 @@ mod tests {
 
     use super::*;
 
-    /// Parses a line as a shell would, as far as double quotes.
+    /// Words as a shell would part them; what stands between double quotes is one.
+    fn words(line: &str) -> Vec<&str> {
+        let part = |(i, part): (usize, _)| -> Vec<&str> {
+            if i % 2 == 1 { vec![part] } else { str::split_whitespace(part).collect() }
+        };
+        line.split('"').enumerate().flat_map(part).collect()
+    }
+
     fn parse(line: &str) -> Result<Command, clap::Error> {
-        let parts = line.split('"').enumerate();
-        let words = parts.flat_map(|(i, part)| match i % 2 {
-            0 => part.split(' ').filter(|word| !word.is_empty()).collect(),
-            _ => vec![part],
-        });
-        Cli::try_parse_from(words).map(|cli| cli.command)
+        Cli::try_parse_from(words(line)).map(|cli| cli.command)
     }
 
     #[test]
@@ -454,8 +456,9 @@ mod tests {
             ("spectrain eval --proposer bigram --target t", "proposers are ngram, suffix, model"),
             ("spectrain eval --proposer ngram:4,2 --target t", "ngram:MIN,MAX with 1 ≤ MIN ≤ MAX"),
             ("spectrain eval --proposer model --target t", "it is written model:DIR"),
-            ("spectrain eval c --length-policy growing", "policies are fixed, shrinking and floor:SHARE"),
+            ("spectrain eval c --length-policy growing", "policies are fixed, shrinking, floor:SHARE and queue:N"),
             ("spectrain eval c --length-policy floor:2", "a share from 0 to 1"),
+            ("spectrain eval c --length-policy queue:0", "a whole number, 1 or more"),
             ("spectrain eval c --length-policy shrinking --tree dynamic:32", "cannot be used with"),
             ("spectrain eval c --length 0", "it must be a whole number, 1 or more"),
             ("spectrain eval c --lengths 1,0", "it must be a whole number, 1 or more"),

@@ -18,6 +18,7 @@ pub use room::{Room, RunError, TooLarge};
 
 use crate::ending::Point;
 use crate::judge::Round;
+use crate::length::Seen;
 use crate::task::Task;
 use rayon::prelude::*;
 use spectrain_core::evaluation::Memory;
@@ -127,6 +128,8 @@ struct Batch<'a> {
     slots: Vec<Option<Active<'a>>>,
     cache: KvCache,
     times: Times,
+    /// Requests that were not let in yet.
+    waiting: usize,
     /// Requests that gave way, the oldest last.
     parked: Vec<Active<'a>>,
     /// Requests at a time that there was no room beside, until one of them ends.
@@ -140,8 +143,13 @@ struct Batch<'a> {
 impl Batch<'_> {
     fn new(slots: usize, cache: KvCache) -> Self {
         let (begun, slots) = (Instant::now(), (0..slots).map(|_| None).collect());
-        let (times, parked) = (Times::default(), Vec::new());
-        Self { begun, slots, cache, times, parked, crowd: None, admitted: 0, preempted: 0, reused: 0 }
+        let (times, waiting, parked) = (Times::default(), 0, Vec::new());
+        Self { begun, slots, cache, times, waiting, parked, crowd: None, admitted: 0, preempted: 0, reused: 0 }
+    }
+
+    /// Requests without an end.
+    fn unfinished(&self) -> usize {
+        self.busy() + self.parked.len() + self.waiting
     }
 }
 
@@ -271,8 +279,10 @@ impl SpeculativeDecoder<'_> {
         let start = Instant::now();
         let active = || batch.slots.iter().enumerate().filter_map(|(slot, a)| a.as_ref().map(|a| (slot, a)));
         let answering = active().filter(|(_, a)| !a.answer.is_empty());
-        let wanted: Vec<Wanted> =
-            answering.filter_map(|(slot, a)| a.task.wanted(slot, a.prefix(self.stop), &a.calls)).collect();
+        let busy = batch.unfinished();
+        let wanted: Vec<Wanted> = answering
+            .filter_map(|(slot, a)| a.task.wanted(slot, a.prefix(self.stop), Seen { past: &a.calls, busy }))
+            .collect();
         let drafts = if wanted.is_empty() { Vec::new() } else { proposer.draft(&wanted)? };
         let mut drafts = wanted.iter().map(|w| w.slot).zip(drafts).peekable();
         let mut entries = Vec::new();

@@ -1,17 +1,26 @@
 //! How many tokens a request drafts in its next round.
 //!
 //! A rule that divides by the drafter's distribution is exact only if the length of a draft does not depend on the
-//! tokens in it. A policy sees the request's finished rounds and nothing else, so none can break this.
+//! tokens in it. A policy sees the request's finished rounds and how many requests there are, nothing else, so none can
+//! break this: the other requests' draws have keys of their own.
 
 use spectrain_core::stats::Call;
 use std::fmt;
 use std::str::FromStr;
 
+/// What a policy decides from.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen<'a> {
+    /// The request's finished rounds, the oldest first.
+    pub past: &'a [Call],
+    /// Requests that are being answered or wait for a place, this one counted.
+    pub busy: usize,
+}
+
 /// Decides, before anything is drafted, how long a request's next chain may be.
 pub trait LengthPolicy: Sync {
-    /// Drafted tokens of the next round, from 0 (a plain step) to `longest`; `past` holds the request's finished rounds,
-    /// the oldest first.
-    fn length(&self, past: &[Call], longest: usize) -> usize;
+    /// Drafted tokens of the next round, from 0 (a plain step) to `longest`.
+    fn length(&self, seen: Seen, longest: usize) -> usize;
 }
 
 /// Always the longest.
@@ -32,15 +41,24 @@ pub struct Floor {
     pub share: f64,
 }
 
+/// Plain steps while many requests are busy: a full batch uses the device well without drafts, and their rows cost time.
+///
+/// Under the rules that draw, texts then depend on the other requests; their law does not.
+#[derive(Debug, Clone, Copy)]
+pub struct Queue {
+    /// Most busy requests beside which drafts are made.
+    pub most: usize,
+}
+
 impl LengthPolicy for Fixed {
-    fn length(&self, _: &[Call], longest: usize) -> usize {
+    fn length(&self, _: Seen, longest: usize) -> usize {
         longest
     }
 }
 
 impl LengthPolicy for Shrinking {
-    fn length(&self, past: &[Call], longest: usize) -> usize {
-        past.last().map_or(longest, |call| (call.accepted + 1).min(longest))
+    fn length(&self, seen: Seen, longest: usize) -> usize {
+        seen.past.last().map_or(longest, |call| (call.accepted + 1).min(longest))
     }
 }
 
@@ -52,9 +70,9 @@ impl Floor {
 }
 
 impl LengthPolicy for Floor {
-    fn length(&self, past: &[Call], longest: usize) -> usize {
+    fn length(&self, seen: Seen, longest: usize) -> usize {
         let (mut rounds, mut drafted, mut accepted, mut plain) = (0, 0, 0, 0);
-        for call in past.iter().rev() {
+        for call in seen.past.iter().rev() {
             if call.kept.drafted == 0 {
                 plain += 1;
                 if plain == Self::PAUSE {
@@ -75,6 +93,12 @@ impl LengthPolicy for Floor {
     }
 }
 
+impl LengthPolicy for Queue {
+    fn length(&self, seen: Seen, longest: usize) -> usize {
+        if seen.busy > self.most { 0 } else { longest }
+    }
+}
+
 /// A policy by name, as the command line chooses it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub enum PolicyKind {
@@ -85,6 +109,8 @@ pub enum PolicyKind {
     Shrinking,
     /// `floor:SHARE`: [`Floor`].
     Floor(f64),
+    /// `queue:N`: [`Queue`].
+    Queue(usize),
 }
 
 impl PolicyKind {
@@ -94,6 +120,7 @@ impl PolicyKind {
             Self::Fixed => Box::new(Fixed),
             Self::Shrinking => Box::new(Shrinking),
             Self::Floor(share) => Box::new(Floor { share }),
+            Self::Queue(most) => Box::new(Queue { most }),
         }
     }
 }
@@ -109,7 +136,14 @@ impl FromStr for PolicyKind {
                 let share = share.parse().ok().filter(|share| (0.0..=1.0).contains(share));
                 share.map(Self::Floor).ok_or_else(|| format!("`{text}`: the floor must be a share from 0 to 1"))
             }
-            _ => Err(format!("unknown length policy `{text}`; policies are fixed, shrinking and floor:SHARE")),
+            Some(("queue", most)) => {
+                let most = most.parse().ok().filter(|&most| most > 0);
+                most.map(Self::Queue).ok_or_else(|| format!("`{text}`: the queue must be a whole number, 1 or more"))
+            }
+            _ => {
+                let known = "policies are fixed, shrinking, floor:SHARE and queue:N";
+                Err(format!("unknown length policy `{text}`; {known}"))
+            }
         }
     }
 }
@@ -120,6 +154,7 @@ impl fmt::Display for PolicyKind {
             Self::Fixed => f.write_str("fixed"),
             Self::Shrinking => f.write_str("shrinking"),
             Self::Floor(share) => write!(f, "floor:{share}"),
+            Self::Queue(most) => write!(f, "queue:{most}"),
         }
     }
 }

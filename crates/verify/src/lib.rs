@@ -21,7 +21,7 @@ pub use ending::{Ending, Point};
 pub use engine::Kept;
 pub use engine::{Committed, Cost, Room, RunError, SpeculativeDecoder, Times, TooLarge, Transcript};
 pub use evaluate::{Measurement, Settings, acceptance_by_rank};
-pub use length::{Fixed, LengthPolicy, PolicyKind};
+pub use length::{Fixed, LengthPolicy, PolicyKind, Seen};
 pub use plain::PlainRun;
 pub use spectrain_core::evaluation::Evaluation;
 pub use task::Task;

@@ -2,7 +2,7 @@
 
 use crate::ending::Ending;
 use crate::judge::{JudgeOf, judge};
-use crate::length::{Fixed, LengthPolicy};
+use crate::length::{Fixed, LengthPolicy, Seen};
 use spectrain_core::rules::{Rule, Script};
 use spectrain_draft::proposer::{Pick, Plan, Wanted};
 use spectrain_model::{Prefix, Request};
@@ -60,18 +60,13 @@ impl<'a> Task<'a> {
         self.request.prompt.len() + self.request.max_new_tokens
     }
 
-    /// What `slot` drafts behind `prefix` after the rounds of `past`: nothing, or all of a tree, or a part of a chain.
-    pub(crate) fn wanted<'b>(
-        &'b self,
-        slot: usize,
-        prefix: Prefix<'b>,
-        past: &[spectrain_core::stats::Call],
-    ) -> Option<Wanted<'b>> {
+    /// What `slot` drafts behind `prefix` as `seen` decides: nothing, or all of a tree, or a part of a chain.
+    pub(crate) fn wanted<'b>(&'b self, slot: usize, prefix: Prefix<'b>, seen: Seen) -> Option<Wanted<'b>> {
         let whole = Wanted::whole(slot, self.plan, prefix);
         match self.plan {
             Plan::Chain { length: 0, .. } => None,
             Plan::Chain { length, .. } => {
-                let length = self.lengths.length(past, *length).min(*length);
+                let length = self.lengths.length(seen, *length).min(*length);
                 (length > 0).then_some(Wanted { length, ..whole })
             }
             _ => Some(whole),

@@ -78,7 +78,7 @@ impl Active<'_> {
 }
 
 impl<'a> Batch<'a> {
-    fn busy(&self) -> usize {
+    pub(super) fn busy(&self) -> usize {
         self.slots.iter().flatten().count()
     }
 
@@ -92,6 +92,7 @@ impl<'a> Batch<'a> {
         self.parked.pop().or_else(|| {
             let age = self.admitted;
             let task = waiting.pop_front()?;
+            self.waiting = waiting.len();
             self.admitted += 1;
             Some(Active::new(task, stop, self.begun.elapsed().as_secs_f64(), age))
         })
