@@ -287,7 +287,7 @@ fn a_state_that_is_not_rolled_back_is_seen() {
     }
 }
 
-/// Forms that a truncated distribution often leaves something of.
+/// Forms whose answers are text of some length.
 pub fn prose() -> Vec<Form> {
     vec![constrained(regex(PROSE)), constrained(regex(WORDS)), constrained(regex(PROSE))]
 }

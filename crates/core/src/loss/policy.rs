@@ -80,7 +80,8 @@ impl Policy {
         Processors { temperature, top_k, top_p, min_p, ..Processors::default() }
     }
 
-    /// Writes to `kept` the masses of the tokens of a row of logits that stay, and 0 for the others. A row without any finite logit keeps none.
+    /// Writes to `kept` the masses of the tokens of a row of logits that stay, and 0 for the others. A row without any
+    /// finite logit keeps none.
     ///
     /// # Errors
     /// A setting outside its range, or a logit that is none.

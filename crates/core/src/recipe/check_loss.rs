@@ -21,9 +21,8 @@ pub(super) fn check_loss(recipe: &Recipe) -> Result<(), Fault> {
 /// What both distributions go through, and whether the loss stays finite behind it.
 fn check_processors(loss: &Loss, kind: LossKind) -> Result<(), Fault> {
     let several = !loss.policies.is_empty();
-    let own = Policy { temperature: loss.temperature, top_k: loss.top_k, top_p: loss.top_p, min_p: loss.min_p };
     let right = "left out where loss.temperature, top_k, top_p or min_p are set: write them into each policy";
-    must(!several || own.is_none(), "loss.policies", &loss.policies, right)?;
+    must(!several || loss.policy().is_none(), "loss.policies", &loss.policies, right)?;
     must((0.0..=1.0).contains(&loss.top_p) && loss.top_p > 0.0, "loss.top_p", &loss.top_p, "above 0 and at most 1")?;
     must((0.0..=1.0).contains(&loss.min_p), "loss.min_p", &loss.min_p, "from 0 to 1")?;
     for policy in &loss.policies {

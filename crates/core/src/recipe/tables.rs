@@ -188,13 +188,17 @@ impl Loss {
 
     /// The processors that both distributions go through: several to choose from, one, or none.
     pub fn processors(&self) -> Vec<Policy> {
-        let Self { temperature, top_k, top_p, min_p, .. } = *self;
-        let own = Policy { temperature, top_k, top_p, min_p };
         match self.policies.is_empty() {
-            true if own.is_none() => Vec::new(),
-            true => vec![own],
+            true if self.policy().is_none() => Vec::new(),
+            true => vec![self.policy()],
             false => self.policies.clone(),
         }
+    }
+
+    /// The processors that stand beside `kind`, where `policies` names none.
+    pub(super) fn policy(&self) -> Policy {
+        let Self { temperature, top_k, top_p, min_p, .. } = *self;
+        Policy { temperature, top_k, top_p, min_p }
     }
 
     /// What is minimised for `verifier`, in words: the label of checkpoints, exports and reports.
@@ -203,8 +207,7 @@ impl Loss {
         let chosen =
             if kind == rewarded { String::new() } else { format!(" (the verifier's own would be {rewarded})") };
         let under = match self.policies.len() {
-            0 => Policy { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p, min_p: self.min_p }
-                .to_string(),
+            0 => self.policy().to_string(),
             several => format!("{several} policies"),
         };
         let mut of_distributions = format!("{kind} at {under}{chosen}");
