@@ -5,6 +5,7 @@
 
 mod head;
 mod panels;
+mod tile;
 
 use crate::flex::{self, Floats};
 use crate::matrix::View;
@@ -16,9 +17,10 @@ use burn::backend::{Autodiff, Backend, Dispatch, Flex, backend_extension};
 use burn::tensor::{Device, Tensor};
 pub use head::Head;
 pub use panels::Panels;
-use panels::available;
+
 use std::fmt;
 use std::sync::{Arc, OnceLock};
+use tile::available;
 
 /// A frozen weight matrix `[inputs, outputs]`.
 #[derive(Clone)]

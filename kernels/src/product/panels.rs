@@ -4,27 +4,17 @@
 //! the speed of memory, many at that of the multipliers. Each result is one sum in the order of the inputs, so that it
 //! does not depend on which rows stand beside it.
 
+use super::tile::{AHEAD, Ahead, Line, Part, WIDTH, available, most_rows};
 use crate::matrix::View;
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Columns of a panel: three vectors of sixteen numbers.
-const WIDTH: usize = 48;
-/// Rows that are multiplied at a time: 8 × 3 vectors of sums leave registers for what is read.
-const ROWS: usize = 8;
 /// Rows of a piece of work; its part of `a` stays in the cache while the panel does.
-const CHUNK: usize = 32 * ROWS;
+const CHUNK: usize = 256;
 /// Inputs that are summed before the results are written: so much of a panel stays in the second-level cache.
 const DEPTH: usize = 1024;
-/// Lines that are asked for ahead of their use while a panel comes from memory.
-const AHEAD: usize = 96;
 /// Products below this many multiplications are not worth waking another thread.
 const SMALL: usize = 1 << 17;
-
-/// One cache line, so that no vector crosses two.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([f32; 16]);
 
 /// A matrix `[inputs, outputs]` in panels; the last one is filled up with zeros.
 pub struct Panels {
@@ -148,14 +138,14 @@ impl Panels {
     /// inputs before gave.
     ///
     /// # Safety
-    /// The processor has the instructions of [`tile`]; `a` fits its slice and has as many columns as `self` inputs;
+    /// The processor has the instructions of a [`Part`]; `a` fits its slice and has as many columns as `self` inputs;
     /// `out` points to `a.rows · outputs` numbers, of which nobody else touches these rows of this panel's columns.
     unsafe fn block(&self, a: View, panel: usize, from: usize, rows: Range<usize>, out: &Out) {
         let (lines, later) = self.lines[panel * self.inputs * 3..].split_at(self.inputs * 3);
         let width = WIDTH.min(self.outputs - panel * WIDTH);
         let depth = DEPTH.min(self.inputs - from);
         let lines = &lines[from * 3..(from + depth) * 3];
-        let tiles = rows.len().div_ceil(ROWS);
+        let tiles = rows.len().div_ceil(most_rows());
         for t in 0..tiles {
             // Tiles as equal as can be: one of a single row would wait for its sums.
             let (first, end) = (rows.start + t * rows.len() / tiles, rows.start + (t + 1) * rows.len() / tiles);
@@ -194,162 +184,6 @@ fn fill(lines: &mut [Line], matrix: View, columns: Range<usize>) {
         for (j, column) in columns.clone().enumerate() {
             let values = data[block * 16 * row_stride + column * col_stride..].iter().step_by(row_stride);
             lines.iter_mut().skip(j / 16).step_by(3).zip(values).for_each(|(line, v)| line.0[j % 16] = *v);
-        }
-    }
-}
-
-/// True where the processor has the instructions for products by panels.
-pub fn available() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return matches!(crate::simd::level(), crate::simd::Level::Wide);
-    #[cfg(not(target_arch = "x86_64"))]
-    false
-}
-
-/// Lines that a tile asks memory for while it multiplies. A tile that is alone looks some way ahead of itself; several
-/// bring the next panel together, so that memory is busy all the time that this panel is at hand.
-#[derive(Clone, Copy)]
-struct Ahead {
-    lines: *const Line,
-    /// Inputs at which lines are asked for, from the first on.
-    inputs: usize,
-    /// Lines at each of them, 1 to 3.
-    each: usize,
-}
-
-impl Ahead {
-    /// What tile `t` of `tiles` brings of the first `count` lines of `next`.
-    fn share(next: &[Line], count: usize, t: usize, tiles: usize) -> Self {
-        let count = count.min(next.len());
-        let (first, end) = (t * count / tiles, (t + 1) * count / tiles);
-        let each = 3_usize.div_ceil(tiles);
-        Self { lines: next[first..].as_ptr(), inputs: (end - first) / each, each }
-    }
-}
-
-/// A tile's part of the work: some inputs of at most [`ROWS`] rows.
-#[derive(Clone, Copy)]
-struct Part<'a> {
-    a: View<'a>,
-    /// First row.
-    first: usize,
-    /// First input.
-    from: usize,
-    /// The panel's lines of these inputs, three an input.
-    lines: &'a [Line],
-    /// Lines to ask memory for on the way.
-    ahead: Ahead,
-    /// Whether the results hold the sums of the inputs before.
-    resume: bool,
-}
-
-impl Part<'_> {
-    /// Multiplies `rows` rows into `out`, whose rows lie `stride` apart and are `width` wide.
-    ///
-    /// # Safety
-    /// As [`tile`]; `out` may be shorter than a panel's width.
-    unsafe fn run(self, rows: usize, out: *mut f32, stride: usize, width: usize) {
-        if width == WIDTH {
-            // SAFETY: handed on.
-            return unsafe { self.dispatch(rows, out, stride) };
-        }
-        let mut whole = [[0.0_f32; WIDTH]; ROWS];
-        for (r, row) in whole.iter_mut().enumerate().take(if self.resume { rows } else { 0 }) {
-            // SAFETY: the caller grants `width` columns of these rows.
-            row[..width].copy_from_slice(unsafe { std::slice::from_raw_parts(out.add(r * stride), width) });
-        }
-        // SAFETY: `whole` is as wide as a panel and has enough rows.
-        unsafe { self.dispatch(rows, whole.as_mut_ptr().cast(), WIDTH) };
-        for (r, row) in whole.iter().enumerate().take(rows) {
-            // SAFETY: as above.
-            unsafe { std::slice::from_raw_parts_mut(out.add(r * stride), width) }.copy_from_slice(&row[..width]);
-        }
-    }
-
-    /// # Safety
-    /// As [`tile`].
-    #[cfg(target_arch = "x86_64")]
-    unsafe fn dispatch(self, rows: usize, out: *mut f32, stride: usize) {
-        // SAFETY: handed on.
-        unsafe {
-            match self.ahead.each {
-                1 => self.rows::<1>(rows, out, stride),
-                2 => self.rows::<2>(rows, out, stride),
-                _ => self.rows::<3>(rows, out, stride),
-            }
-        }
-    }
-
-    /// # Safety
-    /// As [`tile`].
-    #[cfg(target_arch = "x86_64")]
-    unsafe fn rows<const EACH: usize>(self, rows: usize, out: *mut f32, stride: usize) {
-        // SAFETY: handed on.
-        unsafe {
-            match rows {
-                1 => tile::<1, EACH>(self, out, stride),
-                2 => tile::<2, EACH>(self, out, stride),
-                3 => tile::<3, EACH>(self, out, stride),
-                4 => tile::<4, EACH>(self, out, stride),
-                5 => tile::<5, EACH>(self, out, stride),
-                6 => tile::<6, EACH>(self, out, stride),
-                7 => tile::<7, EACH>(self, out, stride),
-                8 => tile::<8, EACH>(self, out, stride),
-                _ => unreachable!("tiles have 1 to {ROWS} rows"),
-            }
-        }
-    }
-
-    /// # Safety
-    /// None is needed: nothing is built in panels here.
-    #[cfg(not(target_arch = "x86_64"))]
-    unsafe fn dispatch(self, _: usize, _: *mut f32, _: usize) {
-        unreachable!("no panels without their instructions")
-    }
-}
-
-/// `R` rows times one panel, with `EACH` lines asked for ahead at a time.
-///
-/// # Safety
-/// The processor has AVX-512F; `part.a` fits its slice and holds the rows `first..first + R` and the inputs of
-/// `part.lines`; `out` points to `R` rows of [`WIDTH`] numbers, `stride` apart.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-unsafe fn tile<const R: usize, const EACH: usize>(part: Part, out: *mut f32, stride: usize) {
-    use std::arch::x86_64::*;
-    let (row, col) = (part.a.row_stride, part.a.col_stride);
-    let lines: *const f32 = part.lines.as_ptr().cast();
-    let (next, inputs) = (part.ahead.lines, part.lines.len() / 3);
-    // SAFETY: what is read lies in `part.a` and `part.lines`, what is written in `out`, as the caller promised;
-    // a prefetch of an address that does not exist does nothing.
-    unsafe {
-        let a = part.a.data.as_ptr().add(part.first * row + part.from * col);
-        let mut sums = [[_mm512_setzero_ps(); 3]; R];
-        let mut add = |i: usize| {
-            let b = lines.add(i * WIDTH);
-            let b = [_mm512_load_ps(b), _mm512_load_ps(b.add(16)), _mm512_load_ps(b.add(32))];
-            for (r, sums) in sums.iter_mut().enumerate() {
-                let x = _mm512_set1_ps(*a.add(r * row + i * col));
-                for (sum, b) in sums.iter_mut().zip(b) {
-                    *sum = _mm512_fmadd_ps(x, b, *sum);
-                }
-            }
-        };
-        let asking = part.ahead.inputs.min(inputs);
-        for i in 0..asking {
-            for j in 0..EACH {
-                _mm_prefetch::<_MM_HINT_T1>(next.wrapping_add(i * EACH + j).cast());
-            }
-            add(i);
-        }
-        (asking..inputs).for_each(add);
-        for (r, sums) in sums.iter().enumerate() {
-            for (j, sum) in sums.iter().enumerate() {
-                let out = out.add(r * stride + j * 16);
-                // A sum of partial sums: fewer roundings lie between a term and the result.
-                let before = if part.resume { _mm512_loadu_ps(out) } else { _mm512_setzero_ps() };
-                _mm512_storeu_ps(out, _mm512_add_ps(before, *sum));
-            }
         }
     }
 }
