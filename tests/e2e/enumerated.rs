@@ -4,18 +4,19 @@
 //! One request is one outcome. A wave of requests runs together; each replays the decisions that it was given, takes the
 //! first outcome of every later event, and leaves the others to the next wave.
 
-use crate::law::{PROMPT, VOCABULARY, drafter, resample_from_p, wrong_q};
+use crate::law::{Meddled, PROMPT, UNSURE, VOCABULARY, drafter, hasty, resample_from_p, small_model, wrong_q};
 use crate::support::random_target_of;
 use crate::tree_law::{Fault, RANKS, recursive};
 use spectrain_core::form::Form;
 use spectrain_core::process::Processors;
 use spectrain_core::rules::{Ask, Rule, Script};
 use spectrain_core::tree::TreeKind;
-use spectrain_draft::Plan;
+use spectrain_draft::{Plan, Proposer};
 use spectrain_model::{Llama, Request, host_rows};
 use spectrain_verify::judge::{Judge, Round, judge};
+use spectrain_verify::length::Confidence;
 use spectrain_verify::plan::plan;
-use spectrain_verify::{Fixed, SpeculativeDecoder, Task};
+use spectrain_verify::{Fixed, LengthPolicy, SpeculativeDecoder, Task};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 use std::sync::Mutex;
@@ -129,18 +130,32 @@ impl Rows {
     }
 }
 
+/// What is drafted, and how it is judged.
+struct Way<'a> {
+    judge: &'a Judge,
+    plan: Plan,
+    lengths: &'a dyn LengthPolicy,
+    proposer: &'a dyn Fn(&Llama) -> Box<dyn Proposer>,
+}
+
+impl<'a> Way<'a> {
+    fn of(judge: &'a Judge, plan: Plan) -> Self {
+        Self { judge, plan, lengths: &Fixed, proposer: &|target| Box::new(drafter(target)) }
+    }
+}
+
 /// Runs one wave: the text of every request after the prompt's token and `rounds` rounds, its probability, and what is
 /// left to walk.
 fn wave(
     (target, rows): (&Llama, &Rows),
-    (judge, plan): (&Judge, &Plan),
+    way: &Way,
     rounds: usize,
     begun: Vec<Vec<Decision>>,
 ) -> (Vec<Written>, Vec<Vec<Decision>>) {
     let first = rows.p(&[]);
     let walker = |decided| Walker { walk: Mutex::new(Walk { decided, ..Walk::default() }), first: &first };
     let walkers: Vec<Walker> = begun.into_iter().map(walker).collect();
-    let settled = |round: &Round| judge(&Round { logits: &rows.settled(round), ..*round });
+    let settled = |round: &Round| (way.judge)(&Round { logits: &rows.settled(round), ..*round });
     let request = |id: usize| Request {
         id: id as u64,
         prompt: PROMPT.to_vec(),
@@ -150,8 +165,8 @@ fn wave(
         form: Form::default(),
     };
     let tasks = walkers.iter().enumerate();
-    let tasks =
-        tasks.map(|(id, w)| Task { script: Some(w), ..Task::of(request(id), plan, &settled, &Fixed) }).collect();
+    let task = |id| Task::of(request(id), &way.plan, &settled, way.lengths);
+    let tasks = tasks.map(|(id, w)| Task { script: Some(w), ..task(id) }).collect();
     let mut texts = vec![(Vec::new(), 0); walkers.len()];
     let committed = |c: spectrain_verify::Committed| {
         let (text, calls) = &mut texts[c.id as usize];
@@ -163,22 +178,22 @@ fn wave(
         ControlFlow::Continue(())
     };
     let decoder = SpeculativeDecoder { target, stop: &[], batch: BATCH };
-    decoder.run_watched(tasks, &mut drafter(target), committed, drop).unwrap();
+    decoder.run_watched(tasks, (way.proposer)(target).as_mut(), committed, drop).unwrap();
     let walks: Vec<Walk> = walkers.into_iter().map(|w| w.walk.into_inner().unwrap()).collect();
     let mass = |walk: &Walk| walk.decided.iter().map(|d| d.1).product::<f64>();
     let written = texts.into_iter().zip(&walks).map(|((text, _), walk)| (text, mass(walk))).collect();
     (written, walks.into_iter().flat_map(|walk| walk.others).collect())
 }
 
-/// Total variation between the target's law and what `judge` writes with drafts of `plan` in one prompt's pass and
-/// `rounds` rounds, continued by the target; the largest deviation of one text; the outcomes.
-fn deviation(target: &Llama, rule: (&Judge, &Plan), rounds: usize) -> (f64, f64, usize) {
+/// Total variation between the target's law and what is written in `way` in one prompt's pass and `rounds` rounds, continued
+/// by the target; the largest deviation of one text; the outcomes.
+fn deviation(target: &Llama, way: &Way, rounds: usize) -> (f64, f64, usize) {
     let rows = Rows::of(target);
     let (mut law, mut expected) = (BTreeMap::new(), BTreeMap::new());
     rows.complete(&[], 1.0, &mut expected);
     let (mut begun, mut outcomes) = (vec![Vec::new()], 0);
     while !begun.is_empty() {
-        let (written, others) = wave((target, &rows), rule, rounds, std::mem::take(&mut begun));
+        let (written, others) = wave((target, &rows), way, rounds, std::mem::take(&mut begun));
         outcomes += written.len();
         written.into_iter().for_each(|(text, mass)| rows.complete(&text, mass, &mut law));
         begun = others;
@@ -199,7 +214,7 @@ fn is_exact(rule: Rule, trees: &[&str], rounds: usize) {
     let dir = tempfile::tempdir().unwrap();
     let target = target(dir.path());
     for tree in trees {
-        let (_, error, outcomes) = deviation(&target, (judge(rule).unwrap(), &planned(tree, rule)), rounds);
+        let (_, error, outcomes) = deviation(&target, &Way::of(judge(rule).unwrap(), planned(tree, rule)), rounds);
         eprintln!("{rule} on {tree}, {rounds} rounds: {outcomes} outcomes, off by {error:.1e}");
         assert!(error < TOLERANCE, "{rule} on {tree}, {rounds} rounds: off by {error:e}");
     }
@@ -209,6 +224,28 @@ fn is_exact(rule: Rule, trees: &[&str], rounds: usize) {
 fn chains_write_the_targets_law_exactly() {
     for rule in [Rule::Token, Rule::Block, Rule::SampledMatch] {
         is_exact(rule, &["chain"], 2);
+    }
+}
+
+/// Drafts that end before a token is drawn are exact, those that end once it is are not.
+#[test]
+fn drafts_that_end_by_confidence_write_the_targets_law_exactly() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = target(dir.path());
+    for rule in [Rule::Token, Rule::Block] {
+        let small: &dyn Fn(&Llama) -> Box<dyn Proposer> = &|_| Box::new(small_model());
+        let way = || Way { proposer: small, ..Way::of(judge(rule).unwrap(), planned("chain", rule)) };
+        let [none, confident] = [0.0, UNSURE].map(|least| {
+            let (_, error, outcomes) = deviation(&target, &Way { lengths: &Confidence { least }, ..way() }, 2);
+            eprintln!("{rule}, confidence {least}: {outcomes} outcomes, off by {error:.1e}");
+            assert!(error < TOLERANCE, "{rule}, confidence {least}: off by {error:e}");
+            outcomes
+        });
+        assert!(confident < none, "no draft ended early: {confident} outcomes of {none}");
+        let proposer = |_: &Llama| -> Box<dyn Proposer> { Box::new(Meddled(small_model(), hasty(UNSURE))) };
+        let (distance, ..) = deviation(&target, &Way { proposer: &proposer, ..way() }, 1);
+        eprintln!("{rule}, anticipating: {distance:.1e}");
+        assert!(distance > CAUGHT, "{rule}, anticipating: {distance:e}");
     }
 }
 
@@ -229,7 +266,7 @@ fn planted_bugs_are_off_the_law() {
     let dir = tempfile::tempdir().unwrap();
     let target = target(dir.path());
     for (name, bug) in [("resample from p", &resample_from_p as &Judge), ("wrong q", &wrong_q)] {
-        let (distance, ..) = deviation(&target, (bug, &planned("chain", Rule::Token)), 1);
+        let (distance, ..) = deviation(&target, &Way::of(bug, planned("chain", Rule::Token)), 1);
         eprintln!("{name}: {distance:.1e}");
         assert!(distance > CAUGHT, "{name}: {distance:e}");
     }
@@ -239,7 +276,7 @@ fn planted_bugs_are_off_the_law() {
     ] {
         for fault in faults {
             let bug: &Judge = &move |round| recursive(round, fault);
-            let (distance, ..) = deviation(&target, (bug, &planned("sampled:2,1", rule)), 1);
+            let (distance, ..) = deviation(&target, &Way::of(bug, planned("sampled:2,1", rule)), 1);
             eprintln!("{fault:?} under {rule}: {distance:.1e}");
             assert_eq!(distance > CAUGHT, fault != Fault::Nothing, "{fault:?} under {rule}: {distance:e}");
         }

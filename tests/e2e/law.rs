@@ -1,15 +1,16 @@
 //! The law of what the verifier emits, drawn through the real batched code and compared with exact enumeration.
 
-use crate::support::{random_drafter, random_target};
-use burn::tensor::Device;
+use crate::support::{random_drafter, random_target, random_target_of};
+use burn::tensor::{Device, Tensor};
 use spectrain_core::form::Form;
-use spectrain_core::process::{Context, Processors};
+use spectrain_core::process::{Context, Processors, RowError};
 use spectrain_core::rng::Purpose;
 use spectrain_core::rules::{Ask, Chance, Proposal, Rule, ZeroResidual};
 use spectrain_core::rules::{RuleError, Verdict, token::verify};
 use spectrain_core::stats::chi_square::goodness_of_fit;
 use spectrain_draft::Eagle3Proposer;
-use spectrain_draft::proposer::{Pick, Plan, Proposer};
+use spectrain_draft::proposer::{Draft, DrafterMemory, Observed, Pick, Plan, Proposer, Wanted};
+use spectrain_draft::untrained::model::DraftModelProposer;
 use spectrain_model::{Llama, Request, host_rows};
 use spectrain_verify::judge::{Judge, Round, judge};
 use spectrain_verify::{Fixed, SpeculativeDecoder, Task};
@@ -65,6 +66,71 @@ pub fn p_value_of(target: &Llama, judge: &Judge, plan: Plan, tokens: usize) -> f
 pub fn drafter(target: &Llama) -> Eagle3Proposer {
     let (drafter, weights) = random_drafter(target, 3, 5, &Device::flex());
     Eagle3Proposer::new(drafter, &weights)
+}
+
+/// A drafter of one layer that is sure of some tokens and unsure of others, as [`UNSURE`] tells them apart.
+pub fn small_model() -> DraftModelProposer {
+    let dir = tempfile::tempdir().unwrap();
+    DraftModelProposer::new(random_target_of(dir.path(), VOCABULARY, 1, 3))
+}
+
+/// A mass that [`small_model`] gives its likeliest token about as often as not.
+pub const UNSURE: f64 = 0.65;
+
+/// A drafter whose drafts are another's work.
+pub struct Meddled<P, F>(pub P, pub F);
+
+impl<P: Proposer, F: FnMut(&mut P, &[Wanted]) -> Result<Vec<Draft>, RowError>> Proposer for Meddled<P, F> {
+    fn taps(&self) -> &[usize] {
+        self.0.taps()
+    }
+
+    fn draft_to_target(&self) -> &[u32] {
+        self.0.draft_to_target()
+    }
+
+    fn open(&mut self, slots: usize, capacity: usize) {
+        self.0.open(slots, capacity);
+    }
+
+    fn clear(&mut self, slot: usize) {
+        self.0.clear(slot);
+    }
+
+    fn start(&mut self, slot: usize, prompt: &[u32]) {
+        self.0.start(slot, prompt);
+    }
+
+    fn observe(&mut self, observed: &[Observed], features: Vec<Tensor<2>>) {
+        self.0.observe(observed, features);
+    }
+
+    fn draft(&mut self, wanted: &[Wanted]) -> Result<Vec<Draft>, RowError> {
+        self.1(&mut self.0, wanted)
+    }
+
+    fn memory(&self, plan: &Plan) -> DrafterMemory {
+        self.0.memory(plan)
+    }
+
+    fn committed(&self, slot: usize) -> usize {
+        self.0.committed(slot)
+    }
+}
+
+/// Drafts on, and takes back the first token, with those behind it, that had less than `least` of the mass: how long a
+/// draft is then depends on what was drawn.
+pub fn hasty<P: Proposer>(least: f64) -> impl Fn(&mut P, &[Wanted]) -> Result<Vec<Draft>, RowError> {
+    move |drafter, wanted| {
+        let mut drafts = drafter.draft(wanted)?;
+        for draft in &mut drafts {
+            let sure = draft.tokens.iter().zip(&draft.q).take_while(|(token, q)| q[**token as usize] >= least).count();
+            draft.tokens.truncate(sure);
+            draft.q.truncate(sure);
+            draft.logits.truncate(sure);
+        }
+        Ok(drafts)
+    }
 }
 
 /// As [`p_value_of`], with the drafts of `proposer`.

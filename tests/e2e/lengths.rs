@@ -1,7 +1,7 @@
 //! Length policies: what they answer, that they see the past and the number of requests alone, and that the text stays the target's.
 
 use crate::identity::{accepted_under, setup};
-use crate::law::{PROMPT, VOCABULARY, exact};
+use crate::law::{Meddled, PROMPT, UNSURE, VOCABULARY, drafter, exact, hasty, small_model};
 use crate::support::{random_drafter, random_target};
 use burn::tensor::Device;
 use spectrain_core::form::Form;
@@ -9,14 +9,15 @@ use spectrain_core::process::Processors;
 use spectrain_core::rng::{Key, Purpose};
 use spectrain_core::rules::Rule;
 use spectrain_core::stats::chi_square::goodness_of_fit;
+use spectrain_core::stats::length::CostTable;
 use spectrain_core::stats::lookup::Lookup;
 use spectrain_core::stats::{Call, Round};
 use spectrain_draft::untrained::NgramProposer;
 use spectrain_draft::untrained::ngram::Ngrams;
 use spectrain_draft::{Eagle3Proposer, Plan, Proposer};
-use spectrain_model::{Pages, Request};
+use spectrain_model::{Llama, Pages, Request};
 use spectrain_verify::judge::{judge, pick};
-use spectrain_verify::length::{Floor, Queue, Shrinking};
+use spectrain_verify::length::{Confidence, Floor, Marginal, Queue, Shrinking};
 use spectrain_verify::{Fixed, LengthPolicy, Room, Seen, SpeculativeDecoder, Task};
 use std::path::Path;
 use std::sync::Mutex;
@@ -45,6 +46,35 @@ fn policies_follow_the_past() {
     // Of the last eight, five rounds without acceptance leave 15 of 40 and six leave 10.
     let expected = [vec![5; 6], vec![0; Floor::PAUSE], vec![5; Floor::WINDOW], vec![0; 10]].concat();
     assert_eq!(asked, expected);
+}
+
+/// A plain step takes 1, and every drafted token a quarter more.
+fn costs(longest: usize) -> CostTable {
+    let draft = (0..=longest).map(|k| 0.25 * k as f64).collect();
+    CostTable { draft, verify: vec![1.0; longest + 1], state: 0.0 }
+}
+
+#[test]
+fn the_marginal_rule_weighs_acceptance_against_costs() {
+    let marginal = Marginal { costs: costs(5) };
+    let length = |past: &[Call]| marginal.length(after(past), 5);
+    // Survival 1/2, 1/4: 1.5 tokens in 1.25, 1.75 in 1.5.
+    assert_eq!(length(&[]), 1);
+    assert_eq!(length(&[call(5, 5); 12]), 5);
+    assert_eq!(length(&[call(5, 0); 12]), 0);
+    // The first draft is always accepted, the second never.
+    assert_eq!(length(&[call(5, 1); 12]), 1);
+    // What lies long behind does not count.
+    let turned = [[call(5, 0); Marginal::WINDOW], [call(5, 5); Marginal::WINDOW]].concat();
+    assert_eq!(length(&turned), 5);
+    let mut past = vec![call(5, 0); Marginal::WINDOW];
+    let mut asked = Vec::new();
+    for _ in 0..2 * (Marginal::PROBE + 1) {
+        asked.push(length(&past));
+        past.push(call(*asked.last().unwrap(), 0));
+    }
+    let tries = [vec![0; Marginal::PROBE], vec![5]].concat();
+    assert_eq!(asked, tries.repeat(2));
 }
 
 #[test]
@@ -136,35 +166,57 @@ fn text_of_any_lengths_is_the_plain_text() {
     }
 }
 
+/// Probability of texts at least so far from the target's law, and the rounds by their drafted tokens.
+fn p_value(target: &Llama, rule: Rule, policy: &dyn LengthPolicy, proposer: &mut dyn Proposer) -> (f64, Vec<usize>) {
+    const TOKENS: usize = 5;
+    let request = |id| Request {
+        id,
+        prompt: PROMPT.to_vec(),
+        max_new_tokens: TOKENS,
+        sampling: Processors::at(1.0),
+        seed: 9,
+        form: Form::default(),
+    };
+    let plan = Plan::chain(3, pick(rule));
+    let judge = judge(rule).unwrap();
+    let decoder = SpeculativeDecoder { target, stop: &[], batch: 512 };
+    let tasks = Task::alike((0..150_000).map(request), &plan, judge, policy);
+    let mut observed = vec![0; VOCABULARY.pow(TOKENS as u32)];
+    let mut drafted = vec![0; 4];
+    let count = |t: spectrain_verify::Transcript| {
+        observed[t.ids.iter().fold(0, |n, &id| n * VOCABULARY + id as usize)] += 1;
+        t.rounds().for_each(|round| drafted[round.drafted] += 1);
+    };
+    decoder.run(tasks, proposer, count).unwrap();
+    (goodness_of_fit(&observed, &exact(target, TOKENS)).unwrap().p_value, drafted)
+}
+
 /// A draw that a longer and a shorter round shared would show here.
 #[test]
 fn rules_keep_the_law_at_any_lengths() {
-    const TOKENS: usize = 5;
+    let dir = tempfile::tempdir().unwrap();
+    let target = random_target(dir.path(), VOCABULARY, 3);
+    let marginal = Marginal { costs: costs(3) };
+    for rule in [Rule::Token, Rule::Block] {
+        for policy in [&Shrinking as &dyn LengthPolicy, &Erratic, &marginal] {
+            let (p, drafted) = p_value(&target, rule, policy, &mut drafter(&target));
+            eprintln!("{rule}: rounds by drafted tokens {drafted:?}, p = {p:.3}");
+            assert!(p > 1e-4, "{rule}: p = {p:e}");
+        }
+    }
+}
+
+/// A stop before a token is drawn keeps the law; the stop that looks at the token drawn does not.
+#[test]
+fn rules_keep_the_law_where_drafts_end_by_confidence() {
     let dir = tempfile::tempdir().unwrap();
     let target = random_target(dir.path(), VOCABULARY, 3);
     for rule in [Rule::Token, Rule::Block] {
-        for policy in [&Shrinking as &dyn LengthPolicy, &Erratic] {
-            let (drafter, weights) = random_drafter(&target, 3, 5, &Device::flex());
-            let mut proposer = Eagle3Proposer::new(drafter, &weights);
-            let request = |id| Request {
-                id,
-                prompt: PROMPT.to_vec(),
-                max_new_tokens: TOKENS,
-                sampling: Processors::at(1.0),
-                seed: 9,
-                form: Form::default(),
-            };
-            let plan = Plan::chain(3, pick(rule));
-            let judge = judge(rule).unwrap();
-            let decoder = SpeculativeDecoder { target: &target, stop: &[], batch: 512 };
-            let tasks = Task::alike((0..150_000).map(request), &plan, judge, policy);
-            let mut observed = vec![0; VOCABULARY.pow(TOKENS as u32)];
-            let count = |t: spectrain_verify::Transcript| {
-                observed[t.ids.iter().fold(0, |n, &id| n * VOCABULARY + id as usize)] += 1;
-            };
-            decoder.run(tasks, &mut proposer, count).unwrap();
-            let p = goodness_of_fit(&observed, &exact(&target, TOKENS)).unwrap().p_value;
-            assert!(p > 1e-4, "{rule}: p = {p:e}");
-        }
+        let (p, drafted) = p_value(&target, rule, &Confidence { least: UNSURE }, &mut small_model());
+        eprintln!("{rule}: rounds by drafted tokens {drafted:?}, p = {p:.3}");
+        assert!(p > 1e-4, "{rule}: p = {p:e}");
+        assert!(drafted.iter().all(|&rounds| rounds > 10_000), "{drafted:?}");
+        let (p, _) = p_value(&target, rule, &Fixed, &mut Meddled(small_model(), hasty(UNSURE)));
+        assert!(p < 1e-8, "{rule}, anticipating: p = {p:e}");
     }
 }

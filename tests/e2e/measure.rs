@@ -24,6 +24,7 @@ fn settings(rule: Rule, temperature: f64, length: usize) -> Settings {
     Settings {
         rule,
         policy: spectrain_verify::PolicyKind::Fixed,
+        costs: None,
         sampling: Processors::at(temperature),
         length,
         tree: TreeKind::Chain,

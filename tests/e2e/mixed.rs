@@ -98,7 +98,7 @@ fn plain(target: &Llama, requests: Vec<Request>) -> Texts {
 fn neighbours_do_not_change_a_text() {
     let dir = tempfile::tempdir().unwrap();
     let target = random_target(dir.path(), VOCABULARY, 3);
-    let (plans, shrinking) = (plans(), PolicyKind::Shrinking.policy());
+    let (plans, shrinking) = (plans(), PolicyKind::Shrinking.policy(None).unwrap());
     let all = || tasks(&plans, shrinking.as_ref());
     let together = run(&target, all(), 7);
     assert_eq!(together.len(), all().len());
@@ -126,7 +126,7 @@ fn a_text_ends_where_no_token_may_follow() {
     let dir = tempfile::tempdir().unwrap();
     let target = random_target(dir.path(), VOCABULARY, 3);
     let barred = |start: &[u32]| (0..VOCABULARY as u32).map(|token| [start, &[token]].concat()).collect();
-    let (plans, shrinking) = (plans(), PolicyKind::Shrinking.policy());
+    let (plans, shrinking) = (plans(), PolicyKind::Shrinking.policy(None).unwrap());
     let mut tasks = tasks(&plans, shrinking.as_ref());
     for (id, task) in tasks.iter_mut().enumerate() {
         task.request.max_new_tokens = 60;

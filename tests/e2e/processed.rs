@@ -1,16 +1,15 @@
 //! Processors at run time: texts and laws under penalties and truncations, through the batched code.
 
 use crate::identity::{accepted_after, accepted_where_equal, both, setup};
-use crate::law::{VOCABULARY, drafter, p_value_under};
+use crate::law::{Meddled, VOCABULARY, drafter, p_value_under};
 use crate::offline::trained_tiny;
 use crate::support::{random_target, random_target_of};
-use burn::tensor::Tensor;
 use spectrain_core::process::{Processors, RowError};
 use spectrain_core::rules::{Proposal, Rule, RuleError, Verdict, ZeroResidual, token};
 use spectrain_core::stats::Finish;
 use spectrain_core::tree::TreeKind;
 use spectrain_draft::Eagle3Proposer;
-use spectrain_draft::proposer::{Draft, DrafterMemory, Observed, Pick, Plan, Proposer, Wanted};
+use spectrain_draft::proposer::{Draft, Pick, Plan, Proposer, Wanted};
 use spectrain_model::{Llama, Prefix, Request};
 use spectrain_verify::Fixed;
 use spectrain_verify::judge::{Judge, Round, judge};
@@ -133,50 +132,18 @@ fn widened(logits: &[f32]) -> Vec<f32> {
 }
 
 /// Draws from unprocessed distributions and reports processed ones.
-struct Unprocessed(Eagle3Proposer);
-
-impl Proposer for Unprocessed {
-    fn taps(&self) -> &[usize] {
-        self.0.taps()
-    }
-
-    fn draft_to_target(&self) -> &[u32] {
-        self.0.draft_to_target()
-    }
-
-    fn open(&mut self, slots: usize, capacity: usize) {
-        self.0.open(slots, capacity);
-    }
-
-    fn clear(&mut self, slot: usize) {
-        self.0.clear(slot);
-    }
-
-    fn observe(&mut self, observed: &[Observed], features: Vec<Tensor<2>>) {
-        self.0.observe(observed, features);
-    }
-
-    fn draft(&mut self, wanted: &[Wanted]) -> Result<Vec<Draft>, RowError> {
-        let raw = |w: &Wanted| Request { sampling: Processors::at(1.0), ..w.prefix.request.clone() };
-        let requests: Vec<Request> = wanted.iter().map(raw).collect();
-        let asked = wanted.iter().zip(&requests);
-        let asked = asked.map(|(w, request)| Wanted { prefix: Prefix { request, ..w.prefix }, ..*w });
-        let mut drafts = self.0.draft(&asked.collect::<Vec<_>>())?;
-        for (draft, w) in drafts.iter_mut().zip(wanted) {
-            for (i, q) in draft.q.iter_mut().enumerate() {
-                *q = w.prefix.distribution(&widened(&draft.logits[i]), &draft.tokens[..i])?[..q.len()].to_vec();
-            }
+fn unprocessed(drafter: &mut Eagle3Proposer, wanted: &[Wanted]) -> Result<Vec<Draft>, RowError> {
+    let raw = |w: &Wanted| Request { sampling: Processors::at(1.0), ..w.prefix.request.clone() };
+    let requests: Vec<Request> = wanted.iter().map(raw).collect();
+    let asked = wanted.iter().zip(&requests);
+    let asked = asked.map(|(w, request)| Wanted { prefix: Prefix { request, ..w.prefix }, ..*w });
+    let mut drafts = drafter.draft(&asked.collect::<Vec<_>>())?;
+    for (draft, w) in drafts.iter_mut().zip(wanted) {
+        for (i, q) in draft.q.iter_mut().enumerate() {
+            *q = w.prefix.distribution(&widened(&draft.logits[i]), &draft.tokens[..i])?[..q.len()].to_vec();
         }
-        Ok(drafts)
     }
-
-    fn memory(&self, plan: &Plan) -> DrafterMemory {
-        self.0.memory(plan)
-    }
-
-    fn committed(&self, slot: usize) -> usize {
-        self.0.committed(slot)
-    }
+    Ok(drafts)
 }
 
 #[test]
@@ -191,7 +158,7 @@ fn planted_faults_of_processing_are_seen() {
         let p = p_under(&target, rule, &chain, sampling);
         assert!(p > 1e-4, "without a fault: p = {p:e}");
     }
-    let mut unprocessed = Unprocessed(drafter(&target));
+    let mut unprocessed = Meddled(drafter(&target), unprocessed);
     for (name, p) in [
         ("the committed text only", p_under(&target, &committed_only, &chain, &penalties)),
         ("q before top-k", p_under(&target, &before_top_k, &chain, &cut)),

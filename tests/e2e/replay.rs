@@ -34,6 +34,7 @@ fn settings(temperature: f64) -> Settings {
     Settings {
         rule: Rule::Token.at(temperature),
         policy: PolicyKind::Fixed,
+        costs: None,
         sampling: Processors::at(temperature),
         length: LENGTH,
         tree: TreeKind::Chain,

@@ -220,7 +220,9 @@ pub struct EvalArgs {
     pub lengths: Vec<usize>,
     /// How much of that length each request drafts in a round: fixed (all); shrinking (one token more than its last round
     /// accepted); floor:SHARE (nothing for 16 rounds when less than this share of its last 8 drafts was accepted);
-    /// queue:N (nothing while more than N requests are being answered or wait) [default: fixed]
+    /// queue:N (nothing while more than N requests are being answered or wait); confidence:SHARE (up to where the drafter
+    /// gives its likeliest token less than this share); marginal (the length that is fastest by its own last rounds and
+    /// the costs that --profile measured) [default: fixed]
     #[arg(long, value_name = "POLICY", conflicts_with_all = ["offline", "profile", "waterfall", "advice", "tree"])]
     pub length_policy: Option<PolicyKind>,
     /// Sampling temperatures, a curve each; may be repeated [default: 0,0.6,1]
@@ -302,10 +304,14 @@ pub struct ChatArgs {
     /// Processors besides the temperature.
     #[command(flatten)]
     pub sampling: SamplingArgs,
-    /// Rule at temperatures above 0: token, block or sampled-match; at 0 it is always greedy
+    /// Rule at temperatures above 0: token, block or sampled-match on chains, sampled-match on trees, specinfer, sequoia
+    /// or traversal on drawn ones; at 0 it is always greedy
     #[arg(long, value_name = "RULE")]
     pub rule: Option<Rule>,
-    /// Drafted tokens a round
+    /// What is drafted: chain, static:2,2,1, dynamic:32 or sampled:2,2,1; see eval --help
+    #[arg(long, value_name = "TREE")]
+    pub tree: Option<TreeKind>,
+    /// Drafted tokens of a round's longest path; static and sampled trees say their own
     #[arg(long, value_name = "K", value_parser = at_least_1)]
     pub length: Option<usize>,
     /// Longest answer, in tokens

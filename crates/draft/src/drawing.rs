@@ -46,14 +46,20 @@ impl Drawing<'_> {
         Ok(self.d2t.iter().map(|&token| wide[token as usize] as f32).collect())
     }
 
-    /// The first entry of the most likely token; none where none may follow.
+    /// The first entry of the most likely token, and its mass at temperature 1 for who asks; none where none may follow.
     ///
     /// # Errors
     /// As [`Self::q`].
-    pub fn best(&self, logits: &[f32], path: &[u32]) -> Result<Option<usize>, RowError> {
+    pub fn best<'l>(
+        &self,
+        logits: &'l [f32],
+        path: &[u32],
+    ) -> Result<Option<(usize, impl Fn() -> f64 + use<'l>)>, RowError> {
         let ranked = self.ranked(logits, path)?;
         let best = argmax(&ranked) as usize;
-        Ok((ranked[best] > f32::NEG_INFINITY).then_some(best))
+        let top = ranked[best];
+        let mass = move || 1.0 / ranked.iter().map(|&logit| f64::from(logit - top).exp()).sum::<f64>();
+        Ok((top > f32::NEG_INFINITY).then_some((best, mass)))
     }
 
     /// Draft logits over the target's vocabulary: what the drafter lacks is barred.
@@ -118,7 +124,14 @@ mod tests {
         };
         assert!((alpha(free) - 0.4).abs() < 1e-6, "{}", alpha(free));
         assert!((alpha(masked) - 11.0 / 14.0).abs() < 1e-6, "{}", alpha(masked));
-        let ranked = |prefix| Drawing { prefix, d2t: &d2t, vocabulary: 4 }.best(&logits(&[0.25, 0.15, 0.6]), &[]);
-        assert_eq!((ranked(free), ranked(masked)), (Ok(Some(2)), Ok(Some(0))));
+        let row = logits(&[0.25, 0.15, 0.6]);
+        let ranked = |prefix| {
+            let best = Drawing { prefix, d2t: &d2t, vocabulary: 4 }.best(&row, &[]).expect("sound logits");
+            best.map(|(best, mass)| (best, mass()))
+        };
+        let (free, masked) = (ranked(free).expect("a token"), ranked(masked).expect("a token"));
+        assert_eq!((free.0, masked.0), (2, 0));
+        // The mass is of what may follow.
+        assert!((free.1 - 0.6).abs() < 1e-6 && (masked.1 - 0.625).abs() < 1e-6, "{free:?} {masked:?}");
     }
 }

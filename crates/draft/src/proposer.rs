@@ -17,6 +17,9 @@ pub struct Wanted<'a> {
     pub plan: &'a Plan,
     /// Most tokens of its chain, up to the plan's; trees are drafted whole.
     pub length: usize,
+    /// The mass that the drafter must give its likeliest token for its chain to go on; at 0 it always does. The token
+    /// there has not been drawn when this is asked, so that rules that read `q` stay exact.
+    pub confidence: f64,
     /// The text that the draft continues. Tokens are drawn under [`Purpose::Draft`].
     pub prefix: Prefix<'a>,
 }
@@ -24,7 +27,7 @@ pub struct Wanted<'a> {
 impl<'a> Wanted<'a> {
     /// All of `plan`.
     pub fn whole(slot: usize, plan: &'a Plan, prefix: Prefix<'a>) -> Self {
-        Self { slot, plan, length: plan.depth(), prefix }
+        Self { slot, plan, length: plan.depth(), confidence: 0.0, prefix }
     }
 }
 
@@ -144,16 +147,18 @@ impl Draft {
         }
     }
 
-    /// Appends the token picked from one row of draft `logits`; the chain ends where no token may follow.
-    pub(crate) fn push(&mut self, logits: &[f32], pick: Pick, drawing: &Drawing) -> Result<(), RowError> {
-        let index = match pick {
+    /// Appends the token picked from one row of draft `logits` for `wanted`; the chain ends where no token may follow, and
+    /// where the drafter is less sure of any than is asked.
+    pub(crate) fn push(&mut self, logits: &[f32], wanted: &Wanted, drawing: &Drawing) -> Result<(), RowError> {
+        let index = match wanted.plan.pick() {
             Pick::Argmax => match drawing.best(logits, &self.tokens)? {
-                Some(best) => best,
-                None => return Ok(()),
+                Some((best, mass)) if wanted.confidence <= 0.0 || mass() >= wanted.confidence => best,
+                _ => return Ok(()),
             },
             Pick::Sample => {
                 let q = drawing.q(logits, &self.tokens)?;
-                if q.iter().all(|&mass| mass == 0.0) {
+                let likeliest = q.iter().copied().fold(0.0, f64::max);
+                if likeliest == 0.0 || likeliest < wanted.confidence {
                     return Ok(());
                 }
                 let ask = Ask { depth: self.tokens.len(), purpose: Purpose::Draft, index: 0 };

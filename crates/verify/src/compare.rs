@@ -61,7 +61,7 @@ impl<'a> Contender<'a> {
         let judge = judge(rule).ok_or(EvaluateError::Rule(rule))?;
         let plan = plan(&settings.tree, rule, length, &settings.ranks)?;
         let requests = requests(target, questions, settings, plan.drafted())?;
-        let lengths = settings.policy.policy();
+        let lengths = settings.lengths()?;
         let (transcripts, cost, rates) = (BTreeMap::new(), Cost::default(), Vec::new());
         Ok(Self { settings, plan, judge, lengths, requests, transcripts, cost, rates })
     }

@@ -3,7 +3,7 @@
 use crate::count::{Answer, Counting, by_task, estimated, measured};
 use crate::engine::{Cost, SpeculativeDecoder, Transcript};
 use crate::judge::judge;
-use crate::length::{Fixed, PolicyKind};
+use crate::length::{Fixed, LengthPolicy, PolicyKind};
 use crate::plain::PlainRun;
 use crate::plan::{RANKS, one_level};
 use crate::task::Task;
@@ -11,6 +11,7 @@ use spectrain_core::evaluation::{Estimate, Evaluation, Seconds};
 use spectrain_core::form::Form;
 use spectrain_core::process::{ProcessError, Processors, RowError};
 use spectrain_core::rules::{Rule, RuleError};
+use spectrain_core::stats::length::CostTable;
 use spectrain_core::stats::{Ratio, Resampling, Slo, StatsError};
 use spectrain_core::tree::{TreeKind, TreeKindError};
 use spectrain_draft::proposer::Proposer;
@@ -23,6 +24,8 @@ pub struct Settings {
     pub rule: Rule,
     /// How much of `length` each request drafts in a round.
     pub policy: PolicyKind,
+    /// Measured times of rounds by length, for policies that weigh them.
+    pub costs: Option<CostTable>,
     /// Processors of the target's logits, and of the drafter's where the rule reads its distribution.
     pub sampling: Processors,
     /// Drafted tokens of a round's longest path.
@@ -39,6 +42,16 @@ pub struct Settings {
     pub seed: u64,
     /// Objective that the goodput is counted for.
     pub slo: Option<Slo>,
+}
+
+impl Settings {
+    /// The length policy.
+    ///
+    /// # Errors
+    /// [`EvaluateError::Costs`].
+    pub(crate) fn lengths(&self) -> Result<Box<dyn LengthPolicy>, EvaluateError> {
+        self.policy.policy(self.costs.as_ref()).ok_or(EvaluateError::Costs(self.policy))
+    }
 }
 
 /// A question with its task's name.
@@ -97,6 +110,9 @@ pub enum EvaluateError {
     /// There is no way to draft to be measured.
     #[error("nothing to measure: name a length at least")]
     Nothing,
+    /// A policy weighs costs, and there are none.
+    #[error("the length policy {0} needs measured costs of rounds")]
+    Costs(PolicyKind),
     /// Logits make no distribution.
     #[error(transparent)]
     Row(#[from] RowError),

@@ -67,7 +67,8 @@ impl<'a> Task<'a> {
             Plan::Chain { length: 0, .. } => None,
             Plan::Chain { length, .. } => {
                 let length = self.lengths.length(seen, *length).min(*length);
-                (length > 0).then_some(Wanted { length, ..whole })
+                let confidence = self.lengths.confidence();
+                (length > 0).then_some(Wanted { length, confidence, ..whole })
             }
             _ => Some(whole),
         }

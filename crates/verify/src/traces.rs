@@ -44,7 +44,7 @@ pub fn trace(
     let noted = Arc::new(Notes::default());
     let pad = noted.clone();
     let noting = move |round: &Round| note(round, inner, top, &pad);
-    let lengths = settings.policy.policy();
+    let lengths = settings.lengths()?;
     let tasks = Task::alike(requests, &plan, &noting, lengths.as_ref());
     let decoder = SpeculativeDecoder { target: bench.target, stop: bench.stop, batch: settings.batch };
     let mut done = BTreeMap::new();

@@ -18,7 +18,8 @@ use spectrain_core::tokenizer::TokenizerError;
 use spectrain_core::tree::TreeKind;
 use spectrain_draft::{Plan, Proposer};
 use spectrain_model::{Finish, Request};
-use spectrain_verify::judge::{Judge, judge, pick};
+use spectrain_verify::judge::{Judge, judge};
+use spectrain_verify::plan::plan;
 use spectrain_verify::{Committed, SpeculativeDecoder, Task, Transcript};
 use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
@@ -39,10 +40,9 @@ pub fn run(args: ChatArgs) -> Result<(), Failure> {
 struct Chat {
     setup: Setup,
     proposer: Box<dyn Proposer>,
-    rule: Rule,
     judge: &'static Judge,
     sampling: Processors,
-    length: usize,
+    drafts: Plan,
     max_new_tokens: usize,
     seed: u64,
     form: Form,
@@ -62,10 +62,8 @@ impl Chat {
             return Err(anyhow!("the greedy rule is exact at temperature 0 only; use token or sampled-match above it"))
                 .request();
         }
-        TreeKind::Chain
-            .check(rule)
-            .map_err(|_| anyhow!("rule {rule} cannot judge chains of drafted tokens"))
-            .request()?;
+        let tree = args.tree.as_ref().unwrap_or(&recipe.eval.tree);
+        let drafts = drafts(tree, rule, args.length.unwrap_or(recipe.eval.length))?;
         let judge = judge(rule).ok_or_else(|| anyhow!("rule {rule} is approximate")).request()?;
         let asked = args.target.as_deref().unwrap_or(&checkpoint.provenance.target);
         let target = stage::locate_target(asked, false)?;
@@ -79,10 +77,9 @@ impl Chat {
             proposer: checkpoint.proposer(&setup.target).request()?,
             form,
             setup,
-            rule,
             judge,
             sampling: Processors { temperature, ..args.sampling.over(recipe.eval.processors())? },
-            length: args.length.unwrap_or(recipe.eval.length),
+            drafts,
             max_new_tokens: args.max_new_tokens,
             seed: args.seed.unwrap_or(recipe.seed),
             history: Vec::new(),
@@ -112,8 +109,7 @@ impl Chat {
         let stop = self.setup.template.stop_ids();
         let decoder = SpeculativeDecoder { target: &self.setup.target, stop: &stop, batch: 1 };
         let reading = request.form.reading(request.ends(&stop));
-        let plan = Plan::chain(self.length, pick(self.rule));
-        let task = Task::of(request, &plan, self.judge, &spectrain_verify::Fixed);
+        let task = Task::of(request, &self.drafts, self.judge, &spectrain_verify::Fixed);
         let (out, tokenizer) = (std::io::stdout(), &self.setup.tokenizer);
         let mut speaker = Speaker::new(Style::of(&out), out, TextStream::new(tokenizer, true));
         speaker.reading = reading;
@@ -148,7 +144,7 @@ impl Chat {
     fn request(&self) -> Result<Request, Failure> {
         let prompt = self.setup.template.encode_prompt(&self.history, &self.setup.tokenizer).request()?;
         let (limit, tokens) = (self.setup.target.config().max_positions, prompt.len());
-        let room = limit.saturating_sub(tokens + self.length + 1);
+        let room = limit.saturating_sub(tokens + self.drafts.drafted() + 1);
         if room == 0 {
             let text = format!("the conversation has {tokens} tokens, and the target takes {limit}, drafts included");
             return Err(anyhow!(text)).request();
@@ -162,6 +158,16 @@ impl Chat {
             form: self.form.clone(),
         })
     }
+}
+
+/// What a round drafts, refused where the rule is not exact on it.
+fn drafts(tree: &TreeKind, rule: Rule, length: usize) -> Result<Plan, Failure> {
+    if matches!(tree, TreeKind::Sequoia(_)) {
+        let text =
+            "get their shape from acceptance measured on many prompts; chat takes chain, static, dynamic or sampled";
+        return Err(anyhow!("{tree} trees {text}")).request();
+    }
+    plan(tree, rule, length, &[]).request()
 }
 
 /// What is to be told of an answer's end.

@@ -5,10 +5,12 @@ use crate::args::FitArgs;
 use crate::exit::{Blame, Failure};
 use crate::interrupt;
 use crate::stage::{self, Curves, EvalPlan};
+use spectrain_core::evaluation::Evaluation;
 use spectrain_core::reconciliation::{Figure, Reconciliation};
+use spectrain_core::tree::TreeKind;
 use spectrain_data::prompts::Prompt;
 use spectrain_draft::Checkpoint;
-use spectrain_report::table;
+use spectrain_report::{table, tree_table};
 use std::time::Instant;
 
 /// Runs the command.
@@ -80,19 +82,37 @@ fn measure(run: &Run, checkpoint: &Checkpoint) -> Result<Curves, Failure> {
         sampling: eval.processors(),
         lengths: eval.curve.iter().copied().chain([eval.length]).collect(),
         policy: spectrain_verify::PolicyKind::Fixed,
+        costs: None,
         batch: eval.batch,
         max_new_tokens: eval.max_new_tokens,
         seed: run.recipe.seed,
         slo: None,
         reconcile: Some(run.recipe.store.batch_tokens),
     };
-    let curves = stage::evaluate(&run.setup, checkpoint, questions(run), &plan)?;
+    let mut curves = stage::evaluate(&run.setup, checkpoint, questions(run), &plan)?;
     print!("{}", table(&curves.evaluations, false));
     for e in &curves.evaluations {
         run.dir.write_json(&format!("eval/T{}-K{}.json", e.temperature, e.length), e)?;
     }
     stage::record_measurements(&run.dir, checkpoint.provenance.step, &curves.evaluations)?;
+    curves.trees = measure_trees(run, checkpoint, plan)?;
     Ok(curves)
+}
+
+/// Measures the recipe's trees, if it has any, each beside a chain of as many nodes; writes down and prints what was found.
+fn measure_trees(run: &Run, checkpoint: &Checkpoint, plan: EvalPlan) -> Result<Vec<Evaluation>, Failure> {
+    let eval = &run.recipe.eval;
+    if eval.tree == TreeKind::Chain {
+        return Ok(Vec::new());
+    }
+    let plan = EvalPlan { lengths: vec![eval.length], reconcile: None, ..plan };
+    let trees = stage::evaluate_trees(&run.setup, checkpoint, questions(run), &plan, &eval.tree, None)?.evaluations;
+    print!("{}", tree_table(&trees));
+    for e in &trees {
+        let tree = e.tree.to_string().replace([':', ','], "-");
+        run.dir.write_json(&format!("eval/T{}-{tree}.json", e.temperature), e)?;
+    }
+    Ok(trees)
 }
 
 /// Holds what training and offline say against run time, and writes down what was found.

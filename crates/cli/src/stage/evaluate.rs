@@ -7,6 +7,7 @@ use super::transcript::transcript;
 use crate::exit::{Blame, Failure};
 use crate::progress::Progress;
 use anyhow::anyhow;
+use spectrain_core::costs::{BatchCost, CostProfile};
 use spectrain_core::evaluation::{Estimate, Evaluation};
 use spectrain_core::process::Processors;
 use spectrain_core::reconciliation::Figure;
@@ -39,6 +40,8 @@ pub struct EvalPlan {
     pub lengths: Vec<usize>,
     /// How much of it each request drafts in a round.
     pub policy: PolicyKind,
+    /// What rounds cost here, for policies that weigh it.
+    pub costs: Option<CostProfile>,
     /// Requests at once.
     pub batch: usize,
     /// Longest answer.
@@ -56,6 +59,8 @@ pub struct EvalPlan {
 pub struct Curves {
     /// By temperature and then by length, both rising.
     pub evaluations: Vec<Evaluation>,
+    /// Trees that were measured beside a curve of chains.
+    pub trees: Vec<Evaluation>,
     /// One answer a temperature, to look at.
     pub transcripts: Vec<Transcript>,
     /// Offline's figures beside the measured ones, where rule and number of prompts allow it.
@@ -67,6 +72,7 @@ impl EvalPlan {
         Settings {
             rule: self.rule.at(temperature),
             policy: self.policy,
+            costs: self.costs.as_ref().and_then(|costs| costs.at(temperature, self.batch)).map(BatchCost::table),
             sampling: Processors { temperature, ..self.sampling.clone() },
             length,
             tree: TreeKind::Chain,
@@ -183,7 +189,7 @@ impl<'a> Evaluator<'a> {
         if let Some(costs) = &mut costs {
             costs.measure(&mut self.bench())?;
         }
-        let mut curves = Curves { evaluations: Vec::new(), transcripts: Vec::new(), figures: Vec::new() };
+        let mut curves = Curves::default();
         for &temperature in &temperatures {
             let chain = plan.settings(temperature, longest);
             let ranks = self.ranks(&Settings { tree: tree.clone(), ..chain.clone() })?;

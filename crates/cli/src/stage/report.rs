@@ -4,6 +4,7 @@ use super::evaluate::Curves;
 use super::setup::{RunDir, Setup};
 use crate::exit::{Blame, Failure};
 use anyhow::Context;
+use spectrain_core::evaluation::Evaluation;
 use spectrain_core::recipe::{Drafter, Recipe};
 use spectrain_core::reconciliation::Reconciliation;
 use spectrain_report::{Report, curve_svg, read_training};
@@ -36,11 +37,22 @@ pub fn write(
         fact("training and run time", found.to_string()),
         fact("spectrain", env!("CARGO_PKG_VERSION").to_owned()),
     ];
-    let Curves { evaluations, transcripts, .. } = curves;
+    let Curves { evaluations, trees, transcripts, .. } = curves;
+    let facts = facts.into_iter().chain(trees.iter().map(beside)).collect();
     if let Some(curve) = curve_svg(&evaluations) {
         run.write("curve.svg", &curve)?;
     }
     let report =
         Report { title: recipe.name.clone(), facts, evaluations, training, transcripts, waterfalls: Vec::new() };
     run.write("report.html", &report.html())
+}
+
+/// A tree and the chain of as many nodes, in words.
+fn beside(tree: &Evaluation) -> (String, String) {
+    let told = |e: &Evaluation| {
+        format!("{:.2} tokens per target call, {:.2}x", e.overall.acceptance.tokens_per_target_call, e.speedup)
+    };
+    let chain =
+        tree.chain.as_deref().map_or(String::new(), |chain| format!("; a chain of as many nodes {}", told(chain)));
+    (format!("{} trees, T = {}", tree.tree, tree.temperature), format!("{} under {}{chain}", told(tree), tree.rule))
 }

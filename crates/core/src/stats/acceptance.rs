@@ -38,6 +38,21 @@ pub struct Acceptance {
     pub accept_len_hist: Vec<usize>,
 }
 
+/// Conditional acceptance `[length]` of rounds `(drafted, accepted)`: at each depth, of those that drafted so far and
+/// accepted all before it, the share that accepted, shrunk by `weight` further rounds at the rate of all depths together,
+/// itself shrunk so to one half.
+pub fn shrunk(rounds: impl Iterator<Item = (usize, usize)>, length: usize, weight: f64) -> Vec<f64> {
+    let (mut reached, mut accepted) = (vec![0.0; length], vec![0.0; length]);
+    for (drafted, kept) in rounds {
+        let depths = drafted.min(length);
+        reached[..depths.min(kept + 1)].iter_mut().for_each(|n| *n += 1.0);
+        accepted[..depths.min(kept)].iter_mut().for_each(|n| *n += 1.0);
+    }
+    let towards = |accepted: f64, reached: f64, rate: f64| (accepted + weight * rate) / (reached + weight);
+    let all = towards(accepted.iter().sum(), reached.iter().sum(), 0.5);
+    accepted.iter().zip(reached).map(|(&accepted, reached)| towards(accepted, reached, all)).collect()
+}
+
 impl Acceptance {
     /// The statistics of `rounds` whose proposals have at most `length` tokens on a path.
     ///

@@ -97,7 +97,7 @@ impl Eagle3Proposer {
             let growing: Vec<_> = growing.zip(logits.chunks(width)).collect();
             growing
                 .into_par_iter()
-                .try_for_each(|((draft, w), logits)| draft.push(logits, w.plan.pick(), &self.drawing(w.prefix)))?;
+                .try_for_each(|((draft, w), logits)| draft.push(logits, w, &self.drawing(w.prefix)))?;
         }
         Ok(drafts)
     }

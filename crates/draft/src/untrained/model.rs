@@ -85,7 +85,7 @@ impl DraftModelProposer {
             };
             for (&i, row) in active.iter().zip(logits.chunks(width)) {
                 let drawing = Drawing { prefix: wanted[i].prefix, d2t: &self.d2t, vocabulary: width };
-                drafts[i].push(row, wanted[i].plan.pick(), &drawing)?;
+                drafts[i].push(row, &wanted[i], &drawing)?;
             }
         }
         Ok(drafts)

@@ -25,6 +25,7 @@ use spectrain_data::weights::write_atomically;
 use spectrain_draft::Checkpoint;
 use spectrain_draft::checkpoint::DrafterConfig;
 use spectrain_report::{Report, table, tree_table, waterfall_table};
+use spectrain_verify::PolicyKind;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use suite::Suite;
@@ -162,18 +163,25 @@ fn plan(args: &EvalArgs, recipe: &Recipe, tree: &TreeKind) -> Result<EvalPlan, F
         .iter()
         .filter(|(_, asked)| *asked)
         .try_for_each(|(option, _)| temperature_only(&sampling, option))?;
+    let lengths = match (args.lengths.is_empty(), args.profile) {
+        (true, true) => profile::LENGTHS.collect(),
+        (true, false) if *tree != TreeKind::Chain => vec![recipe.eval.length],
+        (true, false) => LENGTHS.to_vec(),
+        (false, _) => args.lengths.clone(),
+    };
+    let (policy, batch) = (args.length_policy.unwrap_or_default(), args.batch.unwrap_or(recipe.eval.batch));
+    let costs = match policy {
+        PolicyKind::Marginal => Some(profile::known(args, (&temperatures, batch), &lengths)?),
+        _ => None,
+    };
     Ok(EvalPlan {
         rule,
         temperatures,
         sampling,
-        lengths: match (args.lengths.is_empty(), args.profile) {
-            (true, true) => profile::LENGTHS.collect(),
-            (true, false) if *tree != TreeKind::Chain => vec![recipe.eval.length],
-            (true, false) => LENGTHS.to_vec(),
-            (false, _) => args.lengths.clone(),
-        },
-        policy: args.length_policy.unwrap_or_default(),
-        batch: args.batch.unwrap_or(recipe.eval.batch),
+        lengths,
+        policy,
+        costs,
+        batch,
         max_new_tokens: args.max_new_tokens.unwrap_or(recipe.eval.max_new_tokens),
         seed: recipe.seed,
         slo: args.slo,

@@ -5,7 +5,7 @@ use super::write_json;
 use crate::args::EvalArgs;
 use crate::exit::{Blame, Failure};
 use crate::stage::{CostPlan, Costs, EvalPlan, Setup};
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use spectrain_core::advice::advise;
 use spectrain_core::costs::{CostProfile, FILE};
 use spectrain_core::evaluation::Evaluation;
@@ -61,6 +61,32 @@ pub fn conclusions(args: &EvalArgs, results: &[Evaluation]) -> Result<String, Fa
         text += &advice(&advise(results, costs.as_ref()));
     }
     Ok(text)
+}
+
+/// The costs measured earlier that the marginal policy weighs, refused where they do not tell of what is measured now.
+pub fn known(
+    args: &EvalArgs,
+    (temperatures, batch): (&[f64], usize),
+    lengths: &[usize],
+) -> Result<CostProfile, Failure> {
+    let longest = lengths.iter().max().copied().unwrap_or(0);
+    let all = temperatures.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let lack = |what: String| {
+        let options = format!("--profile --temperature {all} --batch {batch}");
+        let path = args.checkpoint().display();
+        anyhow!("--length-policy marginal: {what}; measure them with `spectrain eval {path} {options}`")
+    };
+    let costs = read(args.checkpoint())?;
+    let costs = costs.ok_or_else(|| lack("what rounds cost here is not known".to_owned())).request()?;
+    for &temperature in temperatures {
+        let found = costs.at(temperature, batch).map_or(0, |costs| costs.table().draft.len() - 1);
+        if found < longest {
+            let of = format!("at temperature {temperature} for {batch} requests at once");
+            let lacking = format!("the costs {of} are known of drafts up to {found}, and {longest} is asked for");
+            return Err(lack(lacking)).request();
+        }
+    }
+    Ok(costs)
 }
 
 /// Where the costs of a checkpoint lie.

@@ -14,9 +14,11 @@ use spectrain_core::evaluation::document::Document;
 use spectrain_core::tree::TreeKind;
 use spectrain_draft::ProposerKind;
 use spectrain_report::{Report, table};
+use spectrain_verify::PolicyKind;
 
 /// Runs the command.
 pub fn run(args: &EvalArgs, kind: &ProposerKind) -> Result<(), Failure> {
+    refuse_policy(args, kind)?;
     let device = device::parse(&args.device)?;
     let recipe = default_recipe()?;
     let asked = args.target.as_deref().ok_or_else(|| anyhow!("--proposer needs a --target")).request()?;
@@ -48,4 +50,20 @@ pub fn run(args: &EvalArgs, kind: &ProposerKind) -> Result<(), Failure> {
         write_file(path, &report.html())?;
     }
     Ok(())
+}
+
+/// Refuses policies that read what drafts of this kind lack.
+fn refuse_policy(args: &EvalArgs, kind: &ProposerKind) -> Result<(), Failure> {
+    let asked = args.length_policy.unwrap_or_default();
+    match (asked, kind) {
+        (PolicyKind::Marginal, _) => {
+            let text = "weighs the costs that `eval CHECKPOINT --profile` measured, and --proposer has no checkpoint";
+            Err(anyhow!("--length-policy marginal {text}")).request()
+        }
+        (PolicyKind::Confidence(_), ProposerKind::Ngram(_) | ProposerKind::Suffix { .. }) => {
+            let text = "asks how sure the drafter is, and drafts that are copied come without a distribution";
+            Err(anyhow!("--length-policy {asked} {text}; use it with a checkpoint or --proposer model:DIR")).request()
+        }
+        _ => Ok(()),
+    }
 }
