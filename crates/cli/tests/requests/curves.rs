@@ -177,6 +177,53 @@ fn trees_stand_beside_chains_of_as_many_nodes() {
 }
 
 #[test]
+fn a_recipes_trees_are_measured_by_fit() {
+    let place = trained_with(&["--set", "eval.tree=static:2,2", "--set", "verifier.rule=sampled-match"]);
+    for temperature in ["0", "1"] {
+        let file = place.path(&format!("runs/small/eval/T{temperature}-static-2-2.json"));
+        let tree: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+        assert_eq!((&tree["nodes"], &tree["chain"]["length"]), (&7.into(), &6.into()));
+    }
+    let page = fs::read_to_string(place.path("runs/small/report.html")).unwrap();
+    assert!(page.contains("static:2,2 trees, T = 1") && page.contains("a chain of as many nodes"));
+}
+
+#[test]
+fn the_marginal_rule_reads_the_costs_that_were_measured() {
+    let place = trained();
+    let at = ["--prompts", "suite.jsonl", "--temperature", "0", "--batch", "2", "--max-new-tokens", "12", "--length"];
+    let marginal = |length| [&at, [length, "--length-policy", "marginal"].as_slice()].concat();
+    let refused = |length, parts: &[&str]| {
+        place.refused(&[&["eval", "runs/small/best"], marginal(length).as_slice()].concat(), parts);
+    };
+    refused("2", &["--length-policy marginal", "not known", "--profile --temperature 0 --batch 2"]);
+    done(&place, &[at.as_slice(), &["1,2", "--profile"]].concat());
+    refused("3", &["drafts up to 2, and 3 is asked for"]);
+    let output = done(&place, &[marginal("2").as_slice(), &["--json", "-"]].concat());
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["settings"]["length_policy"], "marginal");
+    let rows = document["rows"].as_array().unwrap();
+    let row = rows.iter().find(|r| r["length"] == 2 && r["task"].is_null()).unwrap();
+    assert_eq!((&row["same_text"], &row["questions"]), (&9.into(), &9.into()), "{row}");
+}
+
+#[test]
+fn a_policy_needs_what_it_reads() {
+    let place = trained();
+    let eval = ["eval", "--proposer", "ngram", "--target", "target", "--length-policy"];
+    place.refused(&[eval.as_slice(), &["marginal"]].concat(), &["--length-policy marginal", "no checkpoint"]);
+    place.refused(&[eval.as_slice(), &["confidence:0.5"]].concat(), &["confidence:0.5", "without a distribution"]);
+    place.refused(&[eval.as_slice(), &["confidence:2"]].concat(), &["confidence:2", "share from 0 to 1"]);
+    // A drafter that is never sure enough drafts nothing.
+    let unsure = ["--length-policy", "confidence:1", "--temperature", "0", "--length", "2", "--max-new-tokens", "6"];
+    let output = done(&place, &[unsure.as_slice(), &["--json", "-"]].concat());
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = document["rows"].as_array().unwrap();
+    let row = rows.iter().find(|r| r["length"] == 2 && r["task"].is_null()).unwrap();
+    assert_eq!(row["tokens_per_target_call"], 1.0, "{row}");
+}
+
+#[test]
 fn what_cannot_be_measured_is_refused_before_any_work() {
     let place = trained();
     let eval = |more: &[&str], parts: &[&str]| place.refused(&[&["eval", "runs/small/best"], more].concat(), parts);

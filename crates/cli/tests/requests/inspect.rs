@@ -220,6 +220,9 @@ fn chat_answers_once_with_the_targets_text() {
     assert!(!error.contains('\x1b'), "{error:?}");
     // Greedy text is the target's, whatever is drafted.
     assert_eq!(answer("1").0, text);
+    for tree in ["dynamic:7", "static:3,2"] {
+        assert_eq!(run(&[&CHAT, ["--prompt", "w2 w3", "--tree", tree].as_slice()].concat(), "").0, text, "{tree}");
+    }
 }
 
 #[test]
@@ -237,6 +240,9 @@ fn chat_refuses_what_cannot_work() {
     refused(&["chat", "absent"], &["absent"]);
     refused(&["chat", "runs/small/best", "--rule", "greedy", "--temperature", "1"], &["greedy", "temperature 0"]);
     refused(&["chat", "runs/small/best", "--target", "nowhere"], &["nowhere", "no such directory"]);
+    let tree = ["chat", "runs/small/best", "--rule", "token", "--temperature", "1", "--tree"];
+    refused(&[tree.as_slice(), &["dynamic:8"]].concat(), &["token", "dynamic:8", "take sampled-match"]);
+    refused(&[tree.as_slice(), &["sequoia:8"]].concat(), &["sequoia:8", "dynamic"]);
     // The words of this target's tokenizer are joined by spaces, so no token has bytes of its own.
     refused(&["chat", "runs/small/best", "--stop", "w3"], &["tokenizer.json", "joined by spaces"]);
     refused(&["chat", "runs/small/best", "--json-schema", "absent.json"], &["absent.json"]);
