@@ -186,6 +186,9 @@ fn a_recipes_trees_are_measured_by_fit() {
     }
     let page = fs::read_to_string(place.path("runs/small/report.html")).unwrap();
     assert!(page.contains("static:2,2 trees, T = 1") && page.contains("a chain of as many nodes"));
+    // What is about chains measures chains.
+    let table = done(&place, &["--temperature", "0", "--length", "2", "--max-new-tokens", "6", "--advice"]).stdout;
+    assert!(!String::from_utf8(table).unwrap().contains("static"));
 }
 
 #[test]

@@ -123,20 +123,20 @@ fn reconcile(
     Ok(found)
 }
 
-/// What is drafted, refused beside what exists for chains only.
+/// What is drafted, refused beside what exists for chains only; the recipe's trees are left for it.
 fn tree(args: &EvalArgs, recipe: &Recipe) -> Result<TreeKind, Failure> {
-    let tree = args.tree.clone().unwrap_or_else(|| recipe.eval.tree.clone());
-    let of_chains = args.profile || args.waterfall || args.advice || args.length_policy.is_some();
-    if of_chains && tree != TreeKind::Chain {
-        // Only the recipe can have said so.
-        let options = "--profile, --waterfall, --advice and --length-policy";
-        return Err(anyhow!("eval.tree is \"{tree}\", and {options} are about chains")).request();
-    }
+    let of_chains =
+        args.profile || args.waterfall || args.advice || args.length_policy.is_some() || args.traces.is_some();
+    let tree = match &args.tree {
+        Some(tree) => tree.clone(),
+        None if of_chains => TreeKind::Chain,
+        None => recipe.eval.tree.clone(),
+    };
     if args.traces.is_some() && tree != TreeKind::Chain {
         return Err(anyhow!("--traces writes the rounds of chains only, and what is drafted is \"{tree}\"")).request();
     }
     if tree.depth().is_some() && !args.lengths.is_empty() {
-        return Err(anyhow!("--lengths: {tree} trees say their own depth")).request();
+        return Err(anyhow!("--lengths: {tree} trees say their own depth; --tree chain drafts chains")).request();
     }
     Ok(tree)
 }
