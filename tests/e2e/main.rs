@@ -19,6 +19,7 @@ mod pages;
 mod parity;
 mod processed;
 mod reconcile;
+mod refused;
 mod replay;
 mod resume;
 mod rollback;

@@ -5,7 +5,7 @@ use crate::tree_rows::{Dice, VOCABULARY, assert_cache, branch};
 use burn::tensor::{Device, Tensor, TensorData};
 use spectrain_kernels::cached_attention::{CachedPlan, Heads, cached_attention};
 use spectrain_kernels::rope::RopeTable;
-use spectrain_model::{KvCache, Llama, Pages, SlotRows};
+use spectrain_model::{KvCache, Llama, NoPages, Pages, SlotRows};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -157,6 +157,48 @@ fn a_pass_without_pages_is_not_planned() {
     let heads = Heads { query: 1, key: 1, dim: 8 };
     let mut cache = KvCache::paged(1, (2, 64), Pages { tokens: 4, count: 2 }, heads, &Device::flex());
     cache.plan(&[SlotRows::chain(0, 4), SlotRows::chain(1, 5)]);
+}
+
+#[test]
+fn a_refused_pass_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = random_target_with(dir.path(), VOCABULARY as usize, 3, (3, 1), 8);
+    for tokens in SIZES {
+        let mut dice = Dice::new(tokens as u64);
+        let pages = Pages { tokens, count: 3 * 160_usize.div_ceil(tokens) };
+        let mut cache = target.cache_of(3, 160, pages);
+        let (text, draft) = (dice.tokens(tokens + 1), dice.tokens(3));
+        extend(&target, &mut cache, 0, &text);
+        let plan = cache.plan(&[SlotRows::chain(0, 3)]);
+        target.forward(&draft, &plan, &mut cache, &[]);
+        cache.commit(0, 1);
+        // The second slot shares a page that it would have to copy; the third would need new ones.
+        cache.fork(0, 1);
+        let plan = cache.plan(&[SlotRows::chain(0, 3)]);
+        target.forward(&draft, &plan, &mut cache, &[]);
+        let rows = [SlotRows::chain(1, tokens), SlotRows::chain(2, 2 * tokens)];
+        let missing = cache.missing(1, tokens) + cache.missing(2, 2 * tokens);
+        let (before, free) = ([0, 1, 2].map(|slot| held(&cache, 3, slot)), cache.available());
+        for few in 0..missing {
+            cache.withhold(free - few);
+            let refused = cache.try_plan(&rows).err().unwrap();
+            assert_eq!(refused, NoPages { missing, available: few });
+            cache.withhold(0);
+            assert_eq!(cache.available(), free);
+            assert_eq!([0, 1, 2].map(|slot| held(&cache, 3, slot)), before, "pages of {tokens}");
+        }
+        // Rows that were written before a refusal may still be kept, and the pass can be had later.
+        cache.commit(0, 3);
+        assert_cache(&target, &cache, 0, &[text.as_slice(), &draft[..1], &draft].concat());
+        cache.withhold(cache.available() - missing);
+        let (left, right) = (dice.tokens(tokens), dice.tokens(2 * tokens));
+        let plan = cache.try_plan(&rows).unwrap();
+        target.forward(&[left.as_slice(), &right].concat(), &plan, &mut cache, &[]);
+        cache.commit(1, left.len());
+        cache.commit(2, right.len());
+        assert_cache(&target, &cache, 1, &[text.as_slice(), &draft[..1], &left].concat());
+        assert_cache(&target, &cache, 2, &right);
+    }
 }
 
 const HEADS: Heads = Heads { query: 2, key: 1, dim: 8 };

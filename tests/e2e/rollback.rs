@@ -4,6 +4,8 @@
 mod fresh;
 mod steered;
 
+pub use fresh::same_law;
+
 use crate::forms::{BYTES, Shared, Turns, constrained, stop};
 use crate::support::{random_drafter, random_target, values};
 use burn::tensor::Device;
@@ -11,12 +13,14 @@ use fresh::{Member, differences};
 use spectrain_core::form::Form;
 use spectrain_core::process::Processors;
 use spectrain_core::rules::{Rule, RuleError, Verdict};
-use spectrain_core::tree::Tree;
+use spectrain_core::tree::{Replacement, Shape, Tree};
 use spectrain_draft::Eagle3Proposer;
 use spectrain_draft::proposer::{Draft, Pick, Plan};
 use spectrain_model::{Decoder, Finish, Llama, Request, SlotRows};
 use spectrain_verify::judge::{Round, judge};
-use spectrain_verify::{Committed, Ending, Fixed, Kept, Point, SpeculativeDecoder, Task, Transcript};
+use spectrain_verify::{
+    Committed, Departing, Departure, Fixed, Inspector, Kept, Point, Room, SpeculativeDecoder, Task, Transcript,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
@@ -53,11 +57,12 @@ enum Fault {
     Parent,
     /// (h) The last accepted token is streamed again.
     Twice,
-    /// (h) An end token among the rejected ends the answer.
+    /// (h) The end that a rejected token makes is kept, and ends the answer.
     Finish,
 }
 
 /// A rule with what it judges.
+#[derive(Debug)]
 struct Case {
     rule: Rule,
     plan: Plan,
@@ -66,17 +71,44 @@ struct Case {
 }
 
 impl Case {
-    fn chain() -> Self {
-        Self { rule: Rule::SampledMatch, plan: Plan::chain(DEPTH, Pick::Argmax), steered: true }
+    fn chain(rule: Rule) -> Self {
+        Self { rule, plan: Plan::chain(DEPTH, Pick::Argmax), steered: true }
     }
 
-    fn tree() -> Self {
-        let plan = Plan::Dynamic { nodes: 1 + 3 * DEPTH, depth: DEPTH, width: 3 };
-        Self { rule: Rule::SampledMatch, plan, steered: true }
+    fn tree(rule: Rule) -> Self {
+        Self { rule, plan: Plan::Dynamic { nodes: 1 + 3 * DEPTH, depth: DEPTH, width: 3 }, steered: true }
     }
 
     fn drawn(rule: Rule) -> Self {
         Self { rule, plan: Plan::chain(DEPTH, Pick::Sample), steered: false }
+    }
+
+    fn drawn_tree(rule: Rule, replacement: Replacement) -> Self {
+        Self { rule, plan: Plan::Sampled { shape: Shape::levels(&[3, 2, 1]), replacement }, steered: false }
+    }
+
+    /// All rules, on chains and on trees.
+    fn all() -> [Self; 9] {
+        [
+            Self::chain(Rule::SampledMatch),
+            Self::tree(Rule::SampledMatch),
+            Self::chain(Rule::Greedy),
+            Self::tree(Rule::Greedy),
+            Self::drawn(Rule::Token),
+            Self::drawn(Rule::Block),
+            Self::drawn_tree(Rule::SpecInfer, Replacement::With),
+            Self::drawn_tree(Rule::Sequoia, Replacement::Without),
+            Self::drawn_tree(Rule::Traversal, Replacement::Without),
+        ]
+    }
+
+    /// Whether there is anything that `fault` could leave: greedy rounds draw nothing, and chains have one parent a row.
+    fn has(&self, fault: Fault) -> bool {
+        match fault {
+            Fault::Draws => self.rule != Rule::Greedy,
+            Fault::Parent => !matches!(self.plan, Plan::Chain { .. }),
+            _ => true,
+        }
     }
 }
 
@@ -89,11 +121,16 @@ struct Bench {
 }
 
 impl Bench {
-    fn new() -> Self {
+    /// One for greedy decoding, and one for all rules that draw.
+    fn both() -> [Self; 2] {
+        [0.0, 1.0].map(Self::new)
+    }
+
+    fn new(temperature: f64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let target = random_target(dir.path(), VOCABULARY, 8);
         // Penalties that do not read the prompt, which some faults change.
-        let penalised = Processors { frequency_penalty: 0.4, presence_penalty: 0.2, ..Processors::at(1.0) };
+        let penalised = Processors { frequency_penalty: 0.4, presence_penalty: 0.2, ..Processors::at(temperature) };
         let request = |id: u64| Request {
             id,
             prompt: (0..6 + id as u32).map(|i| (7 * i + 3 * id as u32) % VOCABULARY as u32).collect(),
@@ -190,13 +227,13 @@ fn fill(target: &Llama, cache: &mut spectrain_model::KvCache, slot: usize, text:
     cache.commit(slot, text.len());
 }
 
-/// Ends an answer by an end token that was rejected.
+/// Ends an answer by a rejected token that ends answers. Few drafts hold one, so that some others are taken for such.
 struct Suffix<'a>(&'a Logs, u64);
 
-impl Ending for Suffix<'_> {
-    fn ended(&self, point: Point) -> Option<Finish> {
+impl Departing for Suffix<'_> {
+    fn departs(&self, point: Point) -> Option<Departure> {
         let rejected = log(self.0, self.1, |log| log.newly_rejected());
-        (point == Point::Start && rejected.contains(&END)).then_some(Finish::Stop)
+        (point == Point::Start && rejected.iter().any(|&token| token > END - 4)).then_some(Departure::End(Finish::Stop))
     }
 }
 
@@ -276,6 +313,19 @@ fn kept(bench: &Bench, fault: Fault, logs: &Logs, state: Kept) {
     log(logs, id, |log| log.entries.push(found));
 }
 
+/// Who plants and writes down what is kept.
+struct Planting<'a> {
+    bench: &'a Bench,
+    fault: Fault,
+    logs: &'a Logs,
+}
+
+impl Inspector for Planting<'_> {
+    fn kept(&mut self, state: Kept) {
+        kept(self.bench, self.fault, self.logs, state);
+    }
+}
+
 /// Writes down what is streamed; breaks where an answer does not grow any more.
 fn told(fault: Fault, logs: &Logs, committed: Committed) -> ControlFlow<()> {
     let mut tokens = committed.tokens.to_vec();
@@ -297,19 +347,20 @@ fn run(bench: &Bench, case: &Case, fault: Fault) -> Vec<Log> {
         if let (Fault::Grammar, Some(right)) = (fault, request.form.constraint.clone()) {
             request.form = constrained(Arc::new(Shared(right)));
         }
-        let ending = (fault == Fault::Finish).then_some(&endings[request.id as usize] as &dyn Ending);
-        Task { ending, ..Task::of(request, &case.plan, &wrong, &Fixed) }
+        let ending = (fault == Fault::Finish).then_some(&endings[request.id as usize] as &dyn Departing);
+        Task { departing: ending, ..Task::of(request, &case.plan, &wrong, &Fixed) }
     };
     let tasks = bench.requests.iter().map(task).collect();
     let mut proposer = Steered::new(bench, case, fault, &logs);
     let decoder = SpeculativeDecoder { target: &bench.target, stop: &[END], batch: 3 };
     let done = |t: Transcript| log(&logs, t.id, |log| log.transcript = Some(t));
     let result = decoder.run_inspected(
+        Room::default(),
         tasks,
         &mut proposer,
         |committed| told(fault, &logs, committed),
         done,
-        |state| kept(bench, fault, &logs, state),
+        &mut Planting { bench, fault, logs: &logs },
     );
     result.unwrap();
     drop((proposer, endings));
@@ -318,23 +369,25 @@ fn run(bench: &Bench, case: &Case, fault: Fault) -> Vec<Log> {
 
 #[test]
 fn after_every_round_the_state_is_that_of_a_fresh_run() {
-    let bench = Bench::new();
-    for case in [Case::chain(), Case::tree(), Case::drawn(Rule::Token), Case::drawn(Rule::Block)] {
-        let logs = run(&bench, &case, Fault::Nothing);
-        assert_eq!(differences(&bench, &case, &logs), BTreeSet::new(), "{} {:?}", case.rule, case.plan);
+    let benches = Bench::both();
+    for case in Case::all() {
+        let bench = &benches[usize::from(case.rule != Rule::Greedy)];
+        let logs = run(bench, &case, Fault::Nothing);
+        assert_eq!(differences(bench, &case, &logs), BTreeSet::new(), "{case:?}");
         let mut accepted = [0; DEPTH + 1];
         logs.iter().flat_map(|log| &log.seen).for_each(|seen| accepted[seen.verdict.accepted()] += 1);
         let finishes: Vec<Finish> = logs.iter().map(|log| log.transcript.as_ref().unwrap().finish).collect();
         eprintln!("{} {:?}: accepted {accepted:?}, {finishes:?}", case.rule, case.plan);
         let least = if case.steered { 8 } else { 1 };
-        assert!(accepted.iter().all(|&n| n >= least), "{accepted:?}");
-        assert!(finishes.contains(&Finish::Stop) && finishes.contains(&Finish::Length), "{finishes:?}");
+        assert!(accepted.iter().all(|&n| n >= least), "{case:?}: {accepted:?}");
+        assert!(finishes.contains(&Finish::Stop) && finishes.contains(&Finish::Length), "{case:?}: {finishes:?}");
     }
 }
 
 #[test]
 fn what_is_not_rolled_back_is_seen() {
-    let bench = Bench::new();
+    let benches = Bench::both();
+    let mut missed = Vec::new();
     for (fault, members) in [
         (Fault::TargetRow, vec![Member::TargetCache, Member::Logits]),
         (Fault::DrafterFeatures, vec![Member::Draft]),
@@ -348,11 +401,15 @@ fn what_is_not_rolled_back_is_seen() {
         (Fault::Twice, vec![Member::Streamed]),
         (Fault::Finish, vec![Member::Finish]),
     ] {
-        let chain = (fault != Fault::Parent).then(Case::chain);
-        for case in chain.into_iter().chain([Case::tree()]) {
-            let seen = differences(&bench, &case, &run(&bench, &case, fault));
-            eprintln!("{fault:?} on {:?}: {seen:?}", case.plan);
-            assert!(members.iter().all(|member| seen.contains(member)), "{fault:?} on {:?}: {seen:?}", case.plan);
+        for case in Case::all().into_iter().filter(|case| case.has(fault)) {
+            let bench = &benches[usize::from(case.rule != Rule::Greedy)];
+            let seen = differences(bench, &case, &run(bench, &case, fault));
+            let line = format!("{fault:?} under {} {:?}: {seen:?}", case.rule, case.plan);
+            eprintln!("{line}");
+            if !members.iter().all(|member| seen.contains(member)) {
+                missed.push(line);
+            }
         }
     }
+    assert!(missed.is_empty(), "{missed:#?}");
 }

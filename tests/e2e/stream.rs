@@ -6,7 +6,7 @@ use spectrain_core::form::Form;
 use spectrain_core::process::Processors;
 use spectrain_core::rules::Rule;
 use spectrain_draft::{Eagle3Proposer, Plan};
-use spectrain_model::{Llama, Request};
+use spectrain_model::{Finish, Llama, Request};
 use spectrain_verify::judge::{judge, pick};
 use spectrain_verify::{Committed, Fixed, SpeculativeDecoder, Task, Transcript};
 use std::collections::BTreeMap;
@@ -75,16 +75,42 @@ fn reports_add_up_to_the_transcript() {
     }
 }
 
+/// As many as are wanted of the reports of `victim`, behind which it is taken back.
+fn break_at(target: &Llama, rule: (Rule, f64), victim: u64, reports: usize) -> (BTreeMap<u64, Transcript>, usize) {
+    let mut told = 0;
+    let transcripts = run(target, rule.0, rule.1, |c| {
+        told += usize::from(c.id == victim);
+        if c.id == victim && told == reports { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    (transcripts, told)
+}
+
 #[test]
-fn a_break_ends_the_run_at_once() {
+fn a_break_takes_back_one_request() {
     let dir = tempfile::tempdir().unwrap();
     let target = random_target(dir.path(), VOCABULARY, 3);
-    let mut calls = 0;
-    let transcripts = run(&target, Rule::Greedy, 0.0, |_| {
-        calls += 1;
-        if calls == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
-    // Of the first three prompts, only the first wants no more than the token of the prompt itself.
-    assert_eq!(calls, 3);
-    assert!(transcripts.keys().all(|&id| id < 2), "{:?}", transcripts.keys());
+    for rule in [(Rule::Greedy, 0.0), (Rule::Token, 1.0), (Rule::SampledMatch, 0.7)] {
+        let whole = run(&target, rule.0, rule.1, |_| ControlFlow::Continue(()));
+        let mut cut = 0;
+        for (victim, full) in &whole {
+            let last = full.timeline.arrivals.len();
+            for reports in [1, 2, 4, last].into_iter().filter(|&reports| reports <= last) {
+                let (found, told) = break_at(&target, rule, *victim, reports);
+                assert_eq!((found.len(), told), (whole.len(), reports), "request {victim} goes on");
+                for (id, answer) in found.iter().filter(|(id, _)| *id != victim) {
+                    assert_eq!((&answer.ids, answer.finish), (&whole[id].ids, whole[id].finish), "request {id}");
+                    assert_eq!(answer.calls, whole[id].calls, "request {id}");
+                }
+                // What the call added counts, also where the text ends with it.
+                let answer = &found[victim];
+                assert_eq!(answer.calls, full.calls[..reports - 1], "request {victim} after {reports} reports");
+                let tokens = |t: &Transcript| t.timeline.arrivals.iter().map(|a| a.tokens).collect::<Vec<_>>();
+                assert_eq!(tokens(answer), tokens(full)[..reports]);
+                assert_eq!(answer.ids, full.ids[..tokens(answer).iter().sum()]);
+                assert_eq!(answer.finish, if reports == last { full.finish } else { Finish::Cancelled });
+                cut += usize::from(reports < last);
+            }
+        }
+        assert!(cut > 10, "hardly anything was taken back: {cut}");
+    }
 }

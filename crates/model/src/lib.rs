@@ -8,7 +8,7 @@ mod decode;
 pub mod llama;
 pub mod sample;
 
-pub use cache::{KvCache, Pages, ParentOrder, SlotRows, bytes};
+pub use cache::{KvCache, NoPages, Pages, ParentOrder, SlotRows, bytes};
 pub use config::LlamaConfig;
 pub use decode::{Completion, Decoder, Finish, Request, host_rows};
 pub use llama::{Features, Llama};

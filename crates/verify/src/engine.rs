@@ -7,30 +7,31 @@
 
 mod inspect;
 mod leaving;
+mod line;
 mod outcome;
 mod room;
 mod rounds;
 
 #[doc(hidden)]
-pub use inspect::Kept;
+pub use inspect::{Inspector, Kept};
 pub use outcome::{Committed, Cost, Times, Transcript};
 pub use room::{Room, RunError, TooLarge};
 
-use crate::ending::Point;
+use crate::departure::Point;
 use crate::judge::Round;
 use crate::length::Seen;
 use crate::task::Task;
+use line::Line;
 use rayon::prelude::*;
 use spectrain_core::evaluation::Memory;
 use spectrain_core::form::Follower;
 use spectrain_core::rules::{RuleError, Verdict};
 use spectrain_core::stats::{Arrival, Call, Round as Counts, Timeline};
 use spectrain_core::stopping::Outcome;
-use spectrain_core::tree::{Tree, TreeError};
+use spectrain_core::tree::Tree;
 use spectrain_draft::proposer::{Draft, Observed, Proposer, Wanted};
 use spectrain_kernels::rope::indices;
-use spectrain_model::{Features, Finish, KvCache, Llama, Pages, ParentOrder, Prefix, SlotRows, host_rows};
-use std::collections::VecDeque;
+use spectrain_model::{Features, Finish, KvCache, Llama, NoPages, Pages, Prefix, SlotRows, host_rows};
 use std::ops::{ControlFlow, Range};
 use std::time::Instant;
 
@@ -48,8 +49,8 @@ pub struct SpeculativeDecoder<'a> {
 struct Listener<'a> {
     committed: &'a mut dyn FnMut(Committed) -> ControlFlow<()>,
     done: &'a mut dyn FnMut(Transcript),
-    /// Who looks at what requests keep between rounds: tests.
-    kept: Option<&'a mut dyn FnMut(Kept)>,
+    /// Who looks into the run: tests.
+    inspector: Option<&'a mut dyn Inspector>,
 }
 
 struct Active<'a> {
@@ -62,13 +63,15 @@ struct Active<'a> {
     follower: Follower,
     /// Number in the order of admission.
     age: usize,
+    /// Tokens of the answer when it was last told to give way.
+    gave_way: Option<usize>,
 }
 
 impl<'a> Active<'a> {
     fn new(task: Task<'a>, stop: &[u32], at: f64, age: usize) -> Self {
         let (answer, calls, ranks) = (Vec::new(), Vec::new(), Vec::new());
         let (timeline, follower) = (Timeline::starting(at), task.request.follow(stop));
-        Self { task, answer, calls, timeline, fallbacks: 0, ranks, follower, age }
+        Self { task, answer, calls, timeline, fallbacks: 0, ranks, follower, age, gave_way: None }
     }
 
     /// The text so far; `stop` ends it.
@@ -79,6 +82,25 @@ impl<'a> Active<'a> {
 
     fn newest(&self) -> Option<u32> {
         self.answer.last().copied()
+    }
+
+    /// Adds what a call at `at` seconds wrote: how many of the `tokens` of the verdict stay, how many of these were
+    /// drafted, and what ends the text. `tree` is what was judged; `None` for the prompt's call.
+    fn add(&mut self, tree: Option<&Tree>, verdict: &Verdict, tokens: &[u32], at: f64) -> Added {
+        let Outcome { kept, stop, finish } = self.follower.commit(tokens);
+        self.answer.extend_from_slice(&tokens[..kept]);
+        let end = finish.or(verdict.next.is_none().then_some(Finish::Masked));
+        let accepted = verdict.accepted().min(kept);
+        if kept > 0 {
+            self.timeline.arrivals.push(Arrival { at, tokens: kept });
+        }
+        if let Some(tree) = tree.filter(|_| kept > 0) {
+            let kept = Counts { drafted: tree.max_depth(), accepted, committed: kept };
+            self.calls.push(Call { kept, accepted: verdict.accepted(), stop, end });
+            self.fallbacks += verdict.fallbacks;
+            self.count_rank(tree, verdict);
+        }
+        Added { kept, accepted, end }
     }
 
     /// Counts the rank of the first accepted node among its siblings.
@@ -92,13 +114,16 @@ impl<'a> Active<'a> {
         }
         self.ranks[rank] += 1;
     }
+}
 
-    /// Appends what may stay of `tokens`.
-    fn extend(&mut self, tokens: &[u32]) -> Outcome {
-        let outcome = self.follower.commit(tokens);
-        self.answer.extend_from_slice(&tokens[..outcome.kept]);
-        outcome
-    }
+/// What a call added to an answer.
+struct Added {
+    /// Tokens that stay.
+    kept: usize,
+    /// How many of them were drafted.
+    accepted: usize,
+    /// What ends the text with them.
+    end: Option<Finish>,
 }
 
 /// One slot's part of a target pass.
@@ -112,13 +137,12 @@ struct Entry {
 
 impl Entry {
     /// The rows as the target's cache takes them.
-    fn slot_rows(&self) -> Result<SlotRows, TreeError> {
+    fn slot_rows(&self) -> SlotRows {
         let Some((Draft { parents: Some(_), .. }, tree)) = &self.draft else {
-            return Ok(SlotRows::chain(self.slot, self.rows.len()));
+            return SlotRows::chain(self.slot, self.rows.len());
         };
         let parents = (0..tree.len()).map(|node| tree.parent(node)).collect();
-        SlotRows::tree(self.slot, tree.len(), parents)
-            .map_err(|ParentOrder { row, parent }| TreeError::Order { node: row, parent })
+        SlotRows::tree(self.slot, tree.len(), parents).expect("the nodes of a tree stand behind their parents")
     }
 }
 
@@ -128,28 +152,26 @@ struct Batch<'a> {
     slots: Vec<Option<Active<'a>>>,
     cache: KvCache,
     times: Times,
-    /// Requests that were not let in yet.
-    waiting: usize,
-    /// Requests that gave way, the oldest last.
-    parked: Vec<Active<'a>>,
+    /// Requests in no slot.
+    line: Line<'a>,
     /// Requests at a time that there was no room beside, until one of them ends.
     crowd: Option<usize>,
-    /// Requests that were ever let in.
-    admitted: usize,
+    /// Whether a request that ran alone was refused pages since the last round.
+    refused: bool,
     preempted: usize,
     reused: usize,
 }
 
-impl Batch<'_> {
-    fn new(slots: usize, cache: KvCache) -> Self {
+impl<'a> Batch<'a> {
+    fn new(slots: usize, cache: KvCache, tasks: Vec<Task<'a>>) -> Self {
         let (begun, slots) = (Instant::now(), (0..slots).map(|_| None).collect());
-        let (times, waiting, parked) = (Times::default(), 0, Vec::new());
-        Self { begun, slots, cache, times, waiting, parked, crowd: None, admitted: 0, preempted: 0, reused: 0 }
+        let (times, line) = (Times::default(), Line::new(tasks));
+        Self { begun, slots, cache, times, line, crowd: None, refused: false, preempted: 0, reused: 0 }
     }
 
     /// Requests without an end.
     fn unfinished(&self) -> usize {
-        self.busy() + self.parked.len() + self.waiting
+        self.busy() + self.line.len()
     }
 }
 
@@ -168,7 +190,8 @@ impl SpeculativeDecoder<'_> {
     }
 
     /// As [`Self::run`], and `committed` is called after every target call, once a request, with what the call added;
-    /// the first is the prompt's. When it breaks, the run ends at once, and answers without an end are not `done`.
+    /// the first is the prompt's. When it breaks, that request is taken back: what the call added stays, and where the text
+    /// does not end with it the answer is `done` as [`Finish::Cancelled`]. The others go on.
     ///
     /// # Errors
     /// As [`Self::run`].
@@ -179,18 +202,15 @@ impl SpeculativeDecoder<'_> {
         mut committed: impl FnMut(Committed) -> ControlFlow<()>,
         mut done: impl FnMut(Transcript),
     ) -> Result<Cost, RuleError> {
-        self.rounds(
-            tasks,
-            Room::default(),
-            proposer,
-            Listener { committed: &mut committed, done: &mut done, kept: None },
-        )
+        let listener = Listener { committed: &mut committed, done: &mut done, inspector: None };
+        self.rounds(tasks, Room::default(), proposer, listener).map_err(RunError::of_a_roomy_run)
     }
 
     /// As [`Self::run`] with a target cache of limited `room`: requests may give way to older ones, and come back.
     ///
     /// # Errors
-    /// [`RunError::Room`] before anything is run, if a request alone has not enough; else as [`Self::run`].
+    /// [`RunError::Room`] before anything is run, if a request alone has not enough; [`RunError::Pages`] if pages were
+    /// withheld from one alone; else as [`Self::run`].
     pub fn run_within(
         &self,
         room: Room,
@@ -199,8 +219,8 @@ impl SpeculativeDecoder<'_> {
         mut done: impl FnMut(Transcript),
     ) -> Result<Cost, RunError> {
         room.check(&tasks)?;
-        let listener = Listener { committed: &mut |_| ControlFlow::Continue(()), done: &mut done, kept: None };
-        Ok(self.rounds(tasks, room, proposer, listener)?)
+        let listener = Listener { committed: &mut |_| ControlFlow::Continue(()), done: &mut done, inspector: None };
+        self.rounds(tasks, room, proposer, listener)
     }
 
     fn rounds(
@@ -209,19 +229,22 @@ impl SpeculativeDecoder<'_> {
         room: Room,
         proposer: &mut dyn Proposer,
         mut listener: Listener,
-    ) -> Result<Cost, RuleError> {
+    ) -> Result<Cost, RunError> {
         let slots = self.batch.min(tasks.len());
         let (cache, memory) = self.open(&tasks, slots, room, proposer);
-        let mut waiting: VecDeque<Task> = tasks.into();
-        let mut batch = Batch::new(slots, cache);
+        let mut batch = Batch::new(slots, cache, tasks);
         loop {
-            self.admit(&mut batch, &mut waiting, proposer);
+            self.admit(&mut batch, proposer)?;
             if batch.leave(Point::Start, proposer, &mut listener) {
                 continue;
             }
-            if self.round(&mut batch, proposer, &mut listener)?.is_break() {
+            if batch.busy() == 0 {
                 break;
             }
+            self.round(&mut batch, proposer, &mut listener)?;
+        }
+        if let Some(inspector) = listener.inspector {
+            inspector.over(&batch.cache);
         }
         batch.times.total = batch.begun.elapsed();
         Ok(Cost { times: batch.times, memory, preempted: batch.preempted, reused: batch.reused })
@@ -248,30 +271,20 @@ impl SpeculativeDecoder<'_> {
         (cache, memory)
     }
 
-    /// One target call with what belongs to it; breaks when nothing is left to do or the listener has enough.
-    fn round(
-        &self,
-        batch: &mut Batch,
-        proposer: &mut dyn Proposer,
-        listener: &mut Listener,
-    ) -> Result<ControlFlow<()>, RuleError> {
-        self.give_way(batch, proposer);
-        self.restore(batch, proposer);
+    /// One target call with what belongs to it, or none if all requests left before it.
+    fn round(&self, batch: &mut Batch, proposer: &mut dyn Proposer, listener: &mut Listener) -> Result<(), RunError> {
+        batch.make_room(proposer);
+        self.restore(batch, proposer, listener)?;
         let mut entries = self.propose(batch, proposer)?;
-        if entries.is_empty() {
-            return Ok(ControlFlow::Break(()));
-        }
-        if batch.leave(Point::Drafted, proposer, listener) {
-            batch.drop_entries(&mut entries);
-            if entries.is_empty() {
-                return Ok(ControlFlow::Continue(()));
-            }
-        }
-        let (features, logits) = self.target_pass(batch, &entries, proposer.taps())?;
+        batch.leave(Point::Drafted, proposer, listener);
+        let Some((features, logits)) = self.target_pass(batch, &mut entries, proposer, listener)? else {
+            return Ok(());
+        };
         batch.leave(Point::Passed, proposer, listener);
         let verdicts = self.verdicts(batch, &entries, &logits, proposer.draft_to_target())?;
         batch.leave(Point::Judged, proposer, listener);
-        Ok(self.commit(batch, entries, verdicts, features, proposer, listener))
+        self.commit(batch, entries, verdicts, features, proposer, listener);
+        Ok(())
     }
 
     /// Drafts for every slot whose prompt was read and that asks for it, and lays out the rows of the target pass.
@@ -306,17 +319,25 @@ impl SpeculativeDecoder<'_> {
     }
 
     /// Runs prompts and drafts through the target: features of all rows, logits `[.., vocabulary]` of the last prompt
-    /// rows and of all drafted rows, in order.
+    /// rows and of all drafted rows, in order. The entries of requests that left are dropped; `None` if none is left.
     fn target_pass(
         &self,
         batch: &mut Batch,
-        entries: &[Entry],
-        taps: &[usize],
-    ) -> Result<(Features, Vec<f32>), TreeError> {
+        entries: &mut Vec<Entry>,
+        proposer: &mut dyn Proposer,
+        listener: &mut Listener,
+    ) -> Result<Option<(Features, Vec<f32>)>, NoPages> {
         let start = Instant::now();
+        let staying = |batch: &Batch| {
+            let staying = entries.iter().filter(|entry| batch.slots[entry.slot].is_some());
+            staying.map(Entry::slot_rows).collect()
+        };
+        let Some(plan) = batch.plan(staying, proposer, listener)? else { return Ok(None) };
+        batch.refused = false;
+        batch.drop_entries(entries);
         let mut ids = Vec::new();
         let mut judged = Vec::new();
-        for entry in entries {
+        for entry in entries.iter() {
             let active = batch.slots[entry.slot].as_ref().expect("entries are active");
             match &entry.draft {
                 None => {
@@ -329,13 +350,11 @@ impl SpeculativeDecoder<'_> {
                 }
             }
         }
-        let rows: Vec<SlotRows> = entries.iter().map(Entry::slot_rows).collect::<Result<_, _>>()?;
-        let plan = batch.cache.plan(&rows);
-        let features = self.target.forward(&ids, &plan, &mut batch.cache, taps);
+        let features = self.target.forward(&ids, &plan, &mut batch.cache, proposer.taps());
         let hidden = features.hidden.clone().select(0, indices(judged, self.target.device()));
         let logits = host_rows(self.target.logits(hidden));
         batch.times.verify += start.elapsed();
-        Ok((features, logits))
+        Ok(Some((features, logits)))
     }
 
     /// One verdict an entry; a prompt's is the first token of its answer, drawn as the plain path draws it.
@@ -380,7 +399,7 @@ impl SpeculativeDecoder<'_> {
         features: Features,
         proposer: &mut dyn Proposer,
         listener: &mut Listener,
-    ) -> ControlFlow<()> {
+    ) {
         let start = Instant::now();
         let at = start.duration_since(batch.begun).as_secs_f64();
         let mut observed = Vec::new();
@@ -390,20 +409,11 @@ impl SpeculativeDecoder<'_> {
             // The request may have left since.
             let Some(active) = slot else { continue };
             let tokens: Vec<u32> = verdict.emitted().collect();
-            let Outcome { kept, stop, finish } = active.extend(&tokens);
-            let end = finish.or(verdict.next.is_none().then_some(Finish::Masked));
-            let accepted = verdict.accepted().min(kept);
-            (listener.committed)(Committed { id: active.task.request.id, tokens: &tokens[..kept], accepted })?;
-            if kept > 0 {
-                active.timeline.arrivals.push(Arrival { at, tokens: kept });
-            }
-            if let Some((_, tree)) = entry.draft.as_ref().filter(|_| kept > 0) {
-                let kept = Counts { drafted: tree.max_depth(), accepted, committed: kept };
-                active.calls.push(Call { kept, accepted: verdict.accepted(), stop, end });
-                active.fallbacks += verdict.fallbacks;
-                active.count_rank(tree, &verdict);
-            }
-            if let Some(finish) = end {
+            let Added { kept, accepted, end } =
+                active.add(entry.draft.as_ref().map(|(_, tree)| tree), &verdict, &tokens, at);
+            let told = Committed { id: active.task.request.id, tokens: &tokens[..kept], accepted };
+            let taken_back = (listener.committed)(told).is_break();
+            if let Some(finish) = end.or(taken_back.then_some(Finish::Cancelled)) {
                 if let Some(active) = slot.take() {
                     (listener.done)(active.transcript(finish));
                 }
@@ -425,13 +435,12 @@ impl SpeculativeDecoder<'_> {
         }
         batch.times.state += start.elapsed();
         if kept_rows.is_empty() {
-            return ControlFlow::Continue(());
+            return;
         }
         let start = Instant::now();
         let index = indices(kept_rows, self.target.device());
         let taps = features.taps.into_iter().map(|t| t.select(0, index.clone())).collect();
         proposer.observe(&observed, taps);
         batch.times.draft += start.elapsed();
-        ControlFlow::Continue(())
     }
 }

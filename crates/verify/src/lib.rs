@@ -2,7 +2,7 @@
 
 pub mod compare;
 mod count;
-mod ending;
+mod departure;
 mod engine;
 pub mod evaluate;
 pub mod judge;
@@ -16,10 +16,10 @@ mod task;
 pub mod traces;
 
 pub use compare::{Bench, Comparison, compare};
-pub use ending::{Ending, Point};
-#[doc(hidden)]
-pub use engine::Kept;
+pub use departure::{Departing, Departure, Point};
 pub use engine::{Committed, Cost, Room, RunError, SpeculativeDecoder, Times, TooLarge, Transcript};
+#[doc(hidden)]
+pub use engine::{Inspector, Kept};
 pub use evaluate::{Measurement, Settings, acceptance_by_rank};
 pub use length::{Fixed, LengthPolicy, PolicyKind, Seen};
 pub use plain::PlainRun;

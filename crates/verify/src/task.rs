@@ -1,6 +1,6 @@
 //! A request with what is drafted for it and how it is judged: what a batch is made of.
 
-use crate::ending::Ending;
+use crate::departure::Departing;
 use crate::judge::{JudgeOf, judge};
 use crate::length::{Fixed, LengthPolicy, Seen};
 use spectrain_core::rules::{Rule, Script};
@@ -18,8 +18,8 @@ pub struct Task<'a> {
     pub judge: &'a JudgeOf<'a>,
     /// How much of the plan's chain is drafted in a round.
     pub lengths: &'a dyn LengthPolicy,
-    /// What ends the request before its text does.
-    pub ending: Option<&'a dyn Ending>,
+    /// What makes the request leave before its text ends.
+    pub departing: Option<&'a dyn Departing>,
     /// Decides its random events in place of the keyed numbers.
     pub script: Option<&'a dyn Script>,
 }
@@ -28,9 +28,9 @@ pub struct Task<'a> {
 static NOTHING: Plan = Plan::Chain { length: 0, pick: Pick::Argmax };
 
 impl<'a> Task<'a> {
-    /// `request` with keyed draws and nothing but its text to end it.
+    /// `request` with keyed draws and nothing that makes it leave before its text ends.
     pub fn of(request: Request, plan: &'a Plan, judge: &'a JudgeOf<'a>, lengths: &'a dyn LengthPolicy) -> Self {
-        Self { request, plan, judge, lengths, ending: None, script: None }
+        Self { request, plan, judge, lengths, departing: None, script: None }
     }
 
     /// `request` without drafts: it writes what the plain path writes.

@@ -18,7 +18,7 @@ pub enum Member {
     TargetCache,
     /// The target's logits behind the root and every drafted node.
     Logits,
-    /// The drafter's next draft, with its logits where it tells them.
+    /// The drafter's next draft, with its logits where it tells them and the distributions that it was drawn from.
     Draft,
     /// The committed token ids.
     Ids,
@@ -54,6 +54,18 @@ fn range(row: &[f32]) -> f32 {
 fn close_rows(found: &[f32], expected: &[f32]) -> bool {
     expected.chunks(VOCABULARY).zip(found.chunks(VOCABULARY)).all(|(e, f)| close(f, e, BOUND as f32 * range(e)))
         && found.len() == expected.len()
+}
+
+/// Whether two drafts were drawn from distributions that are equal but for rounding, a tree in the same order.
+pub fn same_law(found: &Draft, expected: &Draft) -> bool {
+    let law = |draft: &Draft| {
+        let drawn = draft.drawn.iter().flat_map(|tree| (0..tree.tree().len()).filter_map(|node| tree.drawn(node)));
+        let (q, order): (Vec<Vec<f64>>, Vec<Vec<usize>>) = drawn.map(|(q, order)| (q.to_vec(), order.to_vec())).unzip();
+        ([draft.q.concat(), q.concat()].concat(), order)
+    };
+    let ((found, found_order), (expected, order)) = (law(found), law(expected));
+    let off = found.iter().zip(&expected).fold(0.0_f64, |top, (f, e)| top.max((f - e).abs()));
+    found_order == order && found.len() == expected.len() && off <= MASS_BOUND
 }
 
 /// The members in which `logs` differ from fresh runs.
@@ -188,6 +200,8 @@ impl Fresh<'_> {
         self.drafter.observe(&[Observed { slot: 0, next: text[1..].to_vec() }], taps);
         let fresh = self.drafter.draft(&[Wanted::whole(0, &self.case.plan, prefix)]).unwrap().remove(0);
         let logits = [&found.logits, &fresh.logits].map(|rows| rows.concat());
-        (&fresh.tokens, &fresh.parents) == (&found.tokens, &found.parents) && close_rows(&logits[0], &logits[1])
+        (&fresh.tokens, &fresh.parents) == (&found.tokens, &found.parents)
+            && close_rows(&logits[0], &logits[1])
+            && same_law(found, &fresh)
     }
 }

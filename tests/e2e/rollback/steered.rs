@@ -53,7 +53,9 @@ impl<'a> Steered<'a> {
     /// Tells the drafter of rejected tokens as if they stood in the text, with the features of `slot`'s row `row`.
     fn keep_rejected(&mut self, slot: usize, row: usize, features: &[Tensor<2>]) {
         let Some(id) = self.drafted[slot] else { return };
-        let next = log(self.logs, id, |log| log.newly_rejected());
+        let mut next = log(self.logs, id, |log| log.newly_rejected());
+        // A path of them, so that trees stay within the drafter's positions, too.
+        next.truncate(DEPTH);
         if !next.is_empty() {
             let repeated = vec![row; next.len()];
             let rows = features.iter().map(|f| f.clone().select(0, indices(repeated.clone(), &f.device()))).collect();

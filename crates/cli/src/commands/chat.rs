@@ -113,11 +113,11 @@ impl Chat {
         let (out, tokenizer) = (std::io::stdout(), &self.setup.tokenizer);
         let mut speaker = Speaker::new(Style::of(&out), out, TextStream::new(tokenizer, true));
         speaker.reading = reading;
-        let mut failed = None;
+        let (mut failed, mut stopped) = (None, false);
         let committed = |c: Committed| match speaker.say(&c) {
             Ok(()) if !interrupt::asked() => ControlFlow::Continue(()),
             said => {
-                failed = said.err();
+                (failed, stopped) = (said.err(), true);
                 ControlFlow::Break(())
             }
         };
@@ -127,6 +127,7 @@ impl Chat {
         let cost = cost.work()?;
         failed.map_or(Ok(()), Err).work()?;
         speaker.end().work()?;
+        let ended = ended.filter(|_| !stopped);
         let line = format!("{}{}", speaker.figures(cost.times.total), ended.as_ref().map_or(String::new(), note));
         eprintln!("{}", Style::of(&std::io::stderr()).dim(&line));
         let Some(transcript) = ended else {

@@ -63,8 +63,20 @@ pub struct KvCache {
     capacity: usize,
     pages: Pages,
     pool: Pool,
+    /// Pages that nobody may have for now.
+    withheld: usize,
     /// Known beginnings, where they are kept.
     prefixes: Option<Prefixes>,
+}
+
+/// A pass needs more pages than there are; nothing of it was planned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a pass needs {missing} more pages, and {available} are available")]
+pub struct NoPages {
+    /// Pages that it needs.
+    pub missing: usize,
+    /// Pages that can be had.
+    pub available: usize,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -101,6 +113,7 @@ impl KvCache {
             capacity,
             pages,
             pool: Pool::new(pages.count),
+            withheld: 0,
             prefixes: None,
         }
     }
@@ -130,9 +143,15 @@ impl KvCache {
         self.pages
     }
 
-    /// Pages that can be had: free ones, and those that only the index of beginnings holds.
+    /// Pages that can be had: free ones, and those that only the index of beginnings holds, less those withheld.
     pub fn available(&self) -> usize {
-        self.pool.free() + self.prefixes.as_ref().map_or(0, |prefixes| prefixes.evictable(&self.pool))
+        let known = self.prefixes.as_ref().map_or(0, |prefixes| prefixes.evictable(&self.pool));
+        (self.pool.free() + known).saturating_sub(self.withheld)
+    }
+
+    /// Withholds `pages` of those that can be had, from now on: somebody else needs the memory. What slots hold stays.
+    pub fn withhold(&mut self, pages: usize) {
+        self.withheld = pages;
     }
 
     /// Pages that must be available to write `rows` rows behind `slot`'s committed ones: new ones, and copies of shared
@@ -303,7 +322,8 @@ impl KvCache {
     /// Plan of a forward pass over the packed rows of `batch`; a row's position is its depth behind the slot's length.
     ///
     /// # Panics
-    /// Before anything is changed, if a slot's capacity or the pages do not suffice: see [`Self::missing`].
+    /// Before anything is changed, if a slot's capacity or the pages do not suffice: for caches with room for all slots
+    /// at their longest. Where there may be less, ask [`Self::try_plan`].
     pub fn plan(&mut self, batch: &[SlotRows]) -> Arc<CachedPlan> {
         self.plan_ahead(batch, 0)
     }
@@ -311,6 +331,21 @@ impl KvCache {
     /// Like [`Self::plan`], where chains stand behind `ahead` uncommitted rows a slot that are already written and
     /// visible. Trees name such rows in their parents.
     pub fn plan_ahead(&mut self, batch: &[SlotRows], ahead: usize) -> Arc<CachedPlan> {
+        self.reserve(batch, ahead).unwrap_or_else(|short| panic!("{short}"));
+        self.planned(batch, ahead)
+    }
+
+    /// Like [`Self::plan`], in a cache that may be short of pages.
+    ///
+    /// # Errors
+    /// [`NoPages`] before anything is changed, if the pages do not suffice: see [`Self::missing`].
+    pub fn try_plan(&mut self, batch: &[SlotRows]) -> Result<Arc<CachedPlan>, NoPages> {
+        self.reserve(batch, 0)?;
+        Ok(self.planned(batch, 0))
+    }
+
+    /// Gives the slots of `batch` pages of their own for all that they will write, or changes nothing.
+    fn reserve(&mut self, batch: &[SlotRows], ahead: usize) -> Result<(), NoPages> {
         let mut missing = 0;
         for rows in batch {
             let end = self.len(rows.slot) + rows.provisional(ahead);
@@ -318,11 +353,18 @@ impl KvCache {
             missing += self.missing(rows.slot, rows.provisional(ahead));
         }
         let available = self.available();
-        assert!(missing <= available, "a pass needs {missing} more pages, and {available} are available");
+        if missing > available {
+            return Err(NoPages { missing, available });
+        }
+        batch.iter().for_each(|rows| self.own(rows.slot, rows.provisional(ahead)));
+        Ok(())
+    }
+
+    /// The plan of a pass whose pages are [reserved](Self::reserve).
+    fn planned(&mut self, batch: &[SlotRows], ahead: usize) -> Arc<CachedPlan> {
         let mut positions = Vec::new();
         let segments = batch.iter().map(|rows| {
             let written = rows.provisional(ahead);
-            self.own(rows.slot, written);
             let slot = &mut self.slots[rows.slot];
             slot.written = written;
             let (len, parents) = (slot.len, rows.parents.clone());

@@ -1,7 +1,7 @@
 //! Requests that leave within a round: their provisional rows go with them, and the round goes on without them.
 
 use super::{Active, Batch, Entry, Listener, Transcript};
-use crate::ending::Point;
+use crate::departure::{Departure, Point};
 use spectrain_draft::proposer::Proposer;
 use spectrain_model::Finish;
 
@@ -13,28 +13,36 @@ impl Active<'_> {
         Transcript { id, ids: answer, finish, calls, timeline, fallbacks, ranks, failure }
     }
 
-    fn ended(&self, point: Point) -> Option<Finish> {
-        self.task.ending.and_then(|ending| ending.ended(point))
+    /// How the request leaves at `point`. It gives way once at most between two commits.
+    fn departs(&mut self, point: Point) -> Option<Departure> {
+        let departure = self.task.departing?.departs(point)?;
+        let written = Some(self.answer.len());
+        let again = departure == Departure::GiveWay && std::mem::replace(&mut self.gave_way, written) == written;
+        (!again).then_some(departure)
     }
 }
 
-impl Batch<'_> {
-    /// Ends the requests that are to end at `point`, those that wait for room included; whether any did.
+impl<'a> Batch<'a> {
+    /// Empties `slot`: its pages and the drafter's rows are free at once.
+    pub(super) fn vacate(&mut self, slot: usize, proposer: &mut dyn Proposer) -> Option<Active<'a>> {
+        self.cache.clear(slot);
+        proposer.clear(slot);
+        self.slots[slot].take()
+    }
+
+    /// Lets the requests leave that are to leave at `point`, at the start those in no slot included; whether any did.
     pub(super) fn leave(&mut self, point: Point, proposer: &mut dyn Proposer, listener: &mut Listener) -> bool {
-        let mut any = false;
-        for (slot, place) in self.slots.iter_mut().enumerate() {
-            let Some(finish) = place.as_ref().and_then(|active| active.ended(point)) else { continue };
-            self.cache.clear(slot);
-            proposer.clear(slot);
+        let mut any = point == Point::Start && self.line.leave(self.begun.elapsed().as_secs_f64(), listener);
+        for slot in 0..self.slots.len() {
+            let Some(departure) = self.slots[slot].as_mut().and_then(|active| active.departs(point)) else { continue };
             any = true;
-            if let Some(active) = place.take() {
-                (listener.done)(active.transcript(finish));
-            }
-        }
-        for i in (0..self.parked.len()).rev() {
-            if let Some(finish) = self.parked[i].ended(point) {
-                (listener.done)(self.parked.remove(i).transcript(finish));
-                any = true;
+            let Some(active) = self.vacate(slot, proposer) else { continue };
+            match departure {
+                Departure::End(finish) => (listener.done)(active.transcript(finish)),
+                Departure::GiveWay => {
+                    self.preempted += 1;
+                    self.line.step_back(active);
+                }
             }
         }
         any

@@ -18,7 +18,8 @@ pub struct Transcript {
     /// Every verify call; the prefill call and its token are not among them, nor is a last call that found no token
     /// that could follow.
     pub calls: Vec<Call>,
-    /// When the tokens came; the first arrival is the prefill call's.
+    /// When the tokens came; the first arrival is the prefill call's. A request that left before it was let in has the
+    /// moment of that for its admission.
     pub timeline: Timeline,
     /// Rejections without residual mass that fell back to the target.
     pub fallbacks: usize,
@@ -29,6 +30,12 @@ pub struct Transcript {
 }
 
 impl Transcript {
+    /// The empty answer of a request that left, `at` seconds after the start, before it was ever let in.
+    pub(super) fn unbegun(id: u64, finish: Finish, at: f64) -> Self {
+        let (ids, calls, ranks, timeline) = (Vec::new(), Vec::new(), Vec::new(), Timeline::starting(at));
+        Self { id, ids, finish, calls, timeline, fallbacks: 0, ranks, failure: None }
+    }
+
     /// The verify calls after trimming at the end of the text.
     pub fn rounds(&self) -> impl Iterator<Item = Counts> + Clone + '_ {
         self.calls.iter().map(|call| call.kept)
@@ -53,7 +60,7 @@ pub struct Cost {
     pub times: Times,
     /// What was held.
     pub memory: Memory,
-    /// How often a request gave way to older ones for want of room.
+    /// How often a request gave way: to older ones for want of room, or since it was told to.
     pub preempted: usize,
     /// Prompt tokens that were not run, since an earlier text began with them.
     pub reused: usize,

@@ -2,15 +2,17 @@
 //!
 //! The rows of a round are counted before anything of it is written. Where pages are lacking the youngest request gives
 //! way: its pages are free at once, its text so far is kept, and once another request has ended it is read again, prompt
-//! and answer in one pass. No draw and no round is repeated or lost by that, so the text is the same.
+//! and answer in one pass. No draw and no round is repeated or lost by that, so the text is the same. Pages that were
+//! there at the count and are refused to a pass are answered likewise, and the pass is planned again for the others.
 
-use super::{Active, Batch, SpeculativeDecoder};
+use super::{Active, Batch, Listener, SpeculativeDecoder};
 use crate::task::Task;
 use spectrain_core::rules::RuleError;
 use spectrain_draft::proposer::{Observed, Proposer};
+use spectrain_kernels::cached_attention::CachedPlan;
 use spectrain_kernels::rope::indices;
-use spectrain_model::{Pages, SlotRows};
-use std::collections::VecDeque;
+use spectrain_model::{NoPages, Pages, SlotRows};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// What the target's cache has room for.
@@ -41,6 +43,9 @@ pub enum RunError {
     /// A request can never fit; nothing was run.
     #[error(transparent)]
     Room(#[from] TooLarge),
+    /// Pages were withheld, and one request alone was refused those that it needs.
+    #[error("a request that has the cache for itself is refused: {0}")]
+    Pages(#[from] NoPages),
     /// A distribution is none.
     #[error(transparent)]
     Rule(#[from] RuleError),
@@ -77,6 +82,16 @@ impl Active<'_> {
     }
 }
 
+impl RunError {
+    /// The fault of a run whose cache has room for all requests at their longest, and is shared with nobody.
+    pub(super) fn of_a_roomy_run(self) -> RuleError {
+        match self {
+            Self::Rule(error) => error,
+            short => unreachable!("pages for all requests, and {short}"),
+        }
+    }
+}
+
 impl<'a> Batch<'a> {
     pub(super) fn busy(&self) -> usize {
         self.slots.iter().flatten().count()
@@ -87,95 +102,128 @@ impl<'a> Batch<'a> {
         self.slots.iter().enumerate().filter_map(|(slot, active)| Some((slot, active.as_ref()?)))
     }
 
-    /// The next request to let in: one that gave way before any new one.
-    fn next(&mut self, waiting: &mut VecDeque<Task<'a>>, stop: &[u32]) -> Option<Active<'a>> {
-        self.parked.pop().or_else(|| {
-            let age = self.admitted;
-            let task = waiting.pop_front()?;
-            self.waiting = waiting.len();
-            self.admitted += 1;
-            Some(Active::new(task, stop, self.begun.elapsed().as_secs_f64(), age))
-        })
-    }
-}
-
-impl SpeculativeDecoder<'_> {
     /// Whether there are pages for the next round of all requests.
-    fn fits(&self, batch: &Batch) -> bool {
+    fn fits(&self) -> Result<(), NoPages> {
         let rows = |slot: usize, active: &Active| {
             let drafts = if active.answer.is_empty() { 0 } else { active.task.plan.drafted() + 1 };
-            active.settled() - batch.cache.len(slot) + drafts
+            active.settled() - self.cache.len(slot) + drafts
         };
-        let missing: usize = batch.active().map(|(slot, active)| batch.cache.missing(slot, rows(slot, active))).sum();
-        missing <= batch.cache.available()
+        let missing = self.active().map(|(slot, active)| self.cache.missing(slot, rows(slot, active))).sum();
+        let available = self.cache.available();
+        if missing <= available { Ok(()) } else { Err(NoPages { missing, available }) }
     }
 
-    /// Lets requests into free slots while there is room for them.
-    pub(super) fn admit<'a>(
-        &self,
-        batch: &mut Batch<'a>,
-        waiting: &mut VecDeque<Task<'a>>,
-        proposer: &mut dyn Proposer,
-    ) {
-        let free: Vec<usize> = (0..batch.slots.len()).filter(|&slot| batch.slots[slot].is_none()).collect();
-        free.iter().for_each(|&slot| batch.cache.clear(slot));
-        if batch.crowd.is_some_and(|crowd| batch.busy() >= crowd) {
-            return;
-        }
-        batch.crowd = None;
-        for slot in free {
-            let Some(active) = batch.next(waiting, self.stop) else { return };
-            let known = batch.cache.attach(slot, &active.text()[..active.settled()]);
-            batch.slots[slot] = Some(active);
-            if !self.fits(batch) {
-                batch.cache.clear(slot);
-                batch.parked.extend(batch.slots[slot].take());
-                return;
-            }
-            batch.reused += known;
-            match batch.slots[slot].as_ref().map(|active| &active.task) {
-                Some(task) if task.drafts() => proposer.start(slot, &task.request.prompt),
-                _ => proposer.clear(slot),
-            }
+    /// Lets the youngest request of `slots` give way. Nobody is let in beside the others until one of them ends.
+    fn give_way(&mut self, slots: impl Iterator<Item = usize>, proposer: &mut dyn Proposer) {
+        let age = |slot: &usize| self.slots[*slot].as_ref().map(|active| active.age);
+        let Some(youngest) = slots.max_by_key(age) else { return };
+        if let Some(active) = self.vacate(youngest, proposer) {
+            self.line.park(active);
+            self.preempted += 1;
+            self.crowd = Some(self.busy()).filter(|&busy| busy > 0);
         }
     }
 
     /// Lets the youngest requests give way until there are pages for the round of the others.
-    pub(super) fn give_way(&self, batch: &mut Batch, proposer: &mut dyn Proposer) {
-        while !self.fits(batch) {
-            let youngest = batch.active().max_by_key(|(_, active)| active.age).map(|(slot, _)| slot);
-            let slot = youngest.filter(|_| batch.busy() > 1).expect("one request alone always has room");
-            batch.cache.clear(slot);
-            proposer.clear(slot);
-            batch.parked.extend(batch.slots[slot].take());
-            batch.preempted += 1;
-            batch.crowd = Some(batch.busy());
+    pub(super) fn make_room(&mut self, proposer: &mut dyn Proposer) {
+        while self.fits().is_err() {
+            let slots: Vec<usize> = self.active().map(|(slot, _)| slot).collect();
+            self.give_way(slots.into_iter(), proposer);
         }
+    }
+
+    /// The plan of a pass over `rows`, asked again whenever the pages were refused and the youngest request among them
+    /// gave way; `None` once there are none. A request that is refused when nobody else runs comes back, once.
+    ///
+    /// # Errors
+    /// [`NoPages`] if it is refused again before any round was run.
+    pub(super) fn plan(
+        &mut self,
+        rows: impl Fn(&Self) -> Vec<SlotRows>,
+        proposer: &mut dyn Proposer,
+        listener: &mut Listener,
+    ) -> Result<Option<Arc<CachedPlan>>, NoPages> {
+        loop {
+            let rows = rows(self);
+            if rows.is_empty() {
+                return Ok(None);
+            }
+            match listener.asking(&mut self.cache, &rows) {
+                Ok(plan) => return Ok(Some(plan)),
+                Err(short) if self.busy() == 1 && std::mem::replace(&mut self.refused, true) => return Err(short),
+                Err(_) => self.give_way(rows.iter().map(|r| r.slot), proposer),
+            }
+        }
+    }
+
+    /// Rows of the texts of requests that gave way and are back.
+    fn returned(&self) -> Vec<SlotRows> {
+        let unread = |(slot, active): (usize, &Active)| match active.settled() - self.cache.len(slot) {
+            0 => None,
+            rows => (!active.answer.is_empty()).then(|| SlotRows::chain(slot, rows)),
+        };
+        self.active().filter_map(unread).collect()
+    }
+}
+
+impl SpeculativeDecoder<'_> {
+    /// Lets requests into free slots while there is room for them.
+    ///
+    /// # Errors
+    /// [`NoPages`] if there is none for one alone.
+    pub(super) fn admit(&self, batch: &mut Batch, proposer: &mut dyn Proposer) -> Result<(), NoPages> {
+        let free: Vec<usize> = (0..batch.slots.len()).filter(|&slot| batch.slots[slot].is_none()).collect();
+        free.iter().for_each(|&slot| batch.cache.clear(slot));
+        batch.crowd = batch.crowd.filter(|&crowd| batch.busy() >= crowd);
+        let places = if batch.crowd.is_some() { Vec::new() } else { free };
+        let short = places.into_iter().find_map(|slot| self.let_in(batch, slot, proposer).err());
+        batch.line.close();
+        short.filter(|_| batch.busy() == 0).map_or(Ok(()), Err)
+    }
+
+    /// Lets the next request, if there is one, into the free `slot`, or nobody if there is no room for it.
+    fn let_in(&self, batch: &mut Batch, slot: usize, proposer: &mut dyn Proposer) -> Result<(), NoPages> {
+        let Some(active) = batch.line.next(self.stop, batch.begun.elapsed().as_secs_f64()) else { return Ok(()) };
+        let known = batch.cache.attach(slot, &active.text()[..active.settled()]);
+        batch.slots[slot] = Some(active);
+        if let Err(short) = batch.fits() {
+            batch.cache.clear(slot);
+            batch.slots[slot].take().into_iter().for_each(|active| batch.line.park(active));
+            return Err(short);
+        }
+        batch.reused += known;
+        match batch.slots[slot].as_ref().map(|active| &active.task) {
+            Some(task) if task.drafts() => proposer.start(slot, &task.request.prompt),
+            _ => proposer.clear(slot),
+        }
+        Ok(())
     }
 
     /// Reads again, in a pass of their own, the texts of requests that gave way, and tells them to the drafter as if it
     /// heard of them for the first time.
-    pub(super) fn restore(&self, batch: &mut Batch, proposer: &mut dyn Proposer) {
+    ///
+    /// # Errors
+    /// As [`Batch::plan`].
+    pub(super) fn restore(
+        &self,
+        batch: &mut Batch,
+        proposer: &mut dyn Proposer,
+        listener: &mut Listener,
+    ) -> Result<(), NoPages> {
         let start = Instant::now();
-        let (mut rows, mut ids) = (Vec::new(), Vec::new());
+        let Some(plan) = batch.plan(Batch::returned, proposer, listener)? else { return Ok(()) };
+        let rows = batch.returned();
+        let mut ids = Vec::new();
         let (mut observed, mut followed) = (Vec::new(), Vec::new());
-        for (slot, active) in batch.active() {
-            let (cached, settled) = (batch.cache.len(slot), active.settled());
-            if active.answer.is_empty() || cached == settled {
-                continue;
-            }
+        for SlotRows { slot, rows, .. } in &rows {
+            let active = batch.slots[*slot].as_ref().expect("rows are of requests that are back");
             let text = active.text();
-            rows.push(SlotRows::chain(slot, settled - cached));
-            ids.extend_from_slice(&text[cached..settled]);
+            ids.extend_from_slice(&text[active.settled() - rows..active.settled()]);
             if active.task.drafts() {
-                followed.extend(ids.len() - (settled - cached)..ids.len());
-                observed.push(Observed { slot, next: text[1..].to_vec() });
+                followed.extend(ids.len() - rows..ids.len());
+                observed.push(Observed { slot: *slot, next: text[1..].to_vec() });
             }
         }
-        if rows.is_empty() {
-            return;
-        }
-        let plan = batch.cache.plan(&rows);
         let features = self.target.forward(&ids, &plan, &mut batch.cache, proposer.taps());
         rows.iter().for_each(|r| batch.cache.commit(r.slot, r.rows));
         batch.times.verify += start.elapsed();
@@ -186,5 +234,6 @@ impl SpeculativeDecoder<'_> {
             proposer.observe(&observed, taps);
         }
         batch.times.draft += start.elapsed();
+        Ok(())
     }
 }
