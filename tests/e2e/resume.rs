@@ -11,7 +11,7 @@ use spectrain_data::weights::WeightFile;
 use spectrain_draft::Eagle3;
 use spectrain_kernels::draft_loss::DraftLoss;
 use spectrain_train::{
-    JsonLines, MatrixUpdate, OptimiserConfig, Snapshot, Start, TrainConfig, TrainError, Trainer, snapshot,
+    JsonLines, MatrixUpdate, Measured, OptimiserConfig, Snapshot, Start, TrainConfig, TrainError, Trainer, snapshot,
 };
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -97,7 +97,8 @@ fn train(dir: &Path, config: &TrainConfig, stops: &[usize]) {
         objective.policies = vec![Policy::default(), Policy { temperature: 0.7, top_p: 0.9, ..Policy::default() }];
     }
     // A figure of the weights; what it means is no matter here.
-    let measure = |weights: &Eagle3| Ok(values(weights.norm.val()).iter().map(|&v| f64::from(v)).sum());
+    let measure =
+        |weights: &Eagle3| Ok(Measured::from(values(weights.norm.val()).iter().map(|&v| f64::from(v)).sum::<f64>()));
     let mut start: Start = Start::Fresh(Box::new(fresh));
     let mut stops = stops.iter();
     loop {

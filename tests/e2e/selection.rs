@@ -8,7 +8,9 @@ use spectrain_data::store::FeatureRow;
 use spectrain_draft::batch::packed_rows;
 use spectrain_draft::{Eagle3, Eagle3Drafter, Objective};
 use spectrain_kernels::draft_loss::DraftLoss;
-use spectrain_train::{Batches, MetricSink, Record, Snapshot, Start, TrainConfig, TrainError, Trainer, Update};
+use spectrain_train::{
+    Batches, Measured, MetricSink, Record, Snapshot, Start, TrainConfig, TrainError, Trainer, Update,
+};
 use std::cell::RefCell;
 use std::path::Path;
 
@@ -74,7 +76,7 @@ fn scripted(run: &Run, config: &TrainConfig, script: &[f64], dir: &Path) -> (Vec
     let measured = RefCell::new(Vec::new());
     let measure = |weights: &Eagle3| {
         measured.borrow_mut().push(fusion(weights));
-        Ok(script[measured.borrow().len() - 1])
+        Ok(Measured::from(script[measured.borrow().len() - 1]))
     };
     let (mut told, mut best, mut last) = (Vec::new(), Vec::new(), Vec::new());
     let mut on_step = |update: Update| {
@@ -116,7 +118,7 @@ fn the_longest_measured_weights_are_best_and_patience_ends_the_run() {
         more += 1;
         Ok(())
     };
-    let measure = |_: &Eagle3| Ok(9.0);
+    let measure = |_: &Eagle3| Ok(Measured::from(9.0));
     run.trainer(&config, Some(&measure)).run(resumed, &mut Kept::default(), &mut on_step).unwrap();
     assert_eq!(more, 0);
     let patient = TrainConfig { patience: 0, epochs: 5, ..config };
@@ -134,7 +136,7 @@ fn the_average_is_what_is_measured_and_kept() {
         let (mut by_hand, mut measured, mut states) = (fusion(&run.fresh), RefCell::new(Vec::new()), Vec::new());
         let measure = |weights: &Eagle3| {
             measured.borrow_mut().push(fusion(weights));
-            Ok(measured.borrow().len() as f64)
+            Ok(Measured::from(measured.borrow().len() as f64))
         };
         let mut on_step = |update: Update| {
             let due = update.checkpoint.unwrap();

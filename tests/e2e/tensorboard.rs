@@ -1,6 +1,6 @@
 //! What TensorBoard would read is what was recorded: an event file reader of our own, down to the checksums.
 
-use spectrain_train::{MetricSink, Record, TensorBoard};
+use spectrain_train::{MetricSink, Record, TensorBoard, TracedSides};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -123,6 +123,13 @@ fn scalars_read_back_as_recorded_and_a_resumed_run_has_no_gap() {
         accept_cond: vec![0.5, 0.5],
     };
     board.record(&measured).unwrap();
+    for (served, step) in [(true, 0), (false, 20)] {
+        let (text, draft) = (1.5 + step as f64, 1.25);
+        let (draft_bounds, difference) = ([1.0, 2.0], [-0.5, 0.75]);
+        let sides =
+            TracedSides { served, temperature: 0.5, rounds: 9, text, draft, draft_bounds, difference, differ: false };
+        board.record(&Record::Traced { step, sides }).unwrap();
+    }
     drop(board);
     let found = scalars(&tb);
     let expect = |tag: &str, right: &[(u64, f32)]| assert_eq!(found.get(tag).map(Vec::as_slice), Some(right), "{tag}");
@@ -142,4 +149,11 @@ fn scalars_read_back_as_recorded_and_a_resumed_run_has_no_gap() {
     expect("measured/T0_K4/accept_prefix/2", &[(20, 0.25)]);
     expect("measured/T0_K4/accept_cond/2", &[(20, 0.5)]);
     assert!(!found.contains_key("measured/T0_K4/accept_cond/3"));
+    expect("served/T0.5/along_text", &[(0, 1.5)]);
+    expect("traced/T0.5/along_text", &[(20, 21.5)]);
+    expect("traced/T0.5/along_drafts", &[(20, 1.25)]);
+    expect("traced/T0.5/along_drafts_low", &[(20, 1.0)]);
+    expect("traced/T0.5/along_drafts_high", &[(20, 2.0)]);
+    expect("traced/T0.5/difference_low", &[(20, -0.5)]);
+    expect("traced/T0.5/difference_high", &[(20, 0.75)]);
 }

@@ -66,6 +66,14 @@ pub enum Record {
         #[serde(default)]
         over_training: bool,
     },
+    /// On traced requests of one temperature.
+    Traced {
+        /// Optimiser steps taken; 0 for the drafter that was at work in the server.
+        step: usize,
+        /// Accepted tokens a round.
+        #[serde(flatten)]
+        sides: TracedSides,
+    },
     /// In the exact verifier, on prompts outside the training set.
     Measured {
         /// Optimiser steps the drafter had taken.
@@ -83,6 +91,27 @@ pub enum Record {
     },
 }
 
+/// Both estimates of the accepted tokens a round on traced requests.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TracedSides {
+    /// Whether the drafts' side is what the server's drafter did, and not what the weights at hand would.
+    pub served: bool,
+    /// Sampling temperature of the requests.
+    pub temperature: f64,
+    /// Rounds.
+    pub rounds: usize,
+    /// Accepted tokens a round along the text.
+    pub text: f64,
+    /// Accepted tokens a round along the drafts.
+    pub draft: f64,
+    /// Least and largest that the latter can be by the stored masses.
+    pub draft_bounds: [f64; 2],
+    /// The text's side less the drafts', a 95 % interval by prompt.
+    pub difference: [f64; 2],
+    /// Whether the two differ beyond noise and rounding.
+    pub differ: bool,
+}
+
 impl Record {
     /// Optimiser steps taken.
     pub fn step(&self) -> usize {
@@ -90,6 +119,7 @@ impl Record {
             Self::Step { step, .. }
             | Self::Skipped { step, .. }
             | Self::Validation { step, .. }
+            | Self::Traced { step, .. }
             | Self::Measured { step, .. } => *step,
         }
     }

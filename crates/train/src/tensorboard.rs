@@ -5,7 +5,7 @@
 //! it writes in a thread of its own that can only panic (the directory is tried first); values are f32.
 //! `metrics.jsonl` is the source of truth: a resumed run writes its earlier records again.
 
-use crate::{MetricSink, Record};
+use crate::{MetricSink, Record, TracedSides};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -101,6 +101,20 @@ impl MetricSink for TensorBoard {
                 if let Some(measured) = measured {
                     self.scalar("validation/expected_length", *measured, *step);
                     self.scalar("validation/over_training", f64::from(u8::from(*over_training)), *step);
+                }
+            }
+            Record::Traced { step, sides } => {
+                let TracedSides { temperature, text, draft, draft_bounds, difference, .. } = sides;
+                let group = format!("{}/T{temperature}", if sides.served { "served" } else { "traced" });
+                for (tag, value) in [
+                    ("along_text", *text),
+                    ("along_drafts", *draft),
+                    ("along_drafts_low", draft_bounds[0]),
+                    ("along_drafts_high", draft_bounds[1]),
+                    ("difference_low", difference[0]),
+                    ("difference_high", difference[1]),
+                ] {
+                    self.scalar(&format!("{group}/{tag}"), value, *step);
                 }
             }
             Record::Measured { step, temperature, length, tokens_per_target_call, accept_prefix, accept_cond } => {

@@ -10,6 +10,7 @@ use crate::{Measure, MetricSink, Record, StepGradients, TrainConfig, Validated, 
 use spectrain_data::store::FeatureRow;
 use spectrain_draft::batch::packed_rows;
 use spectrain_draft::{Eagle3, Eagle3Drafter, Objective, StepLoss};
+use std::iter;
 use std::path::Path;
 
 /// What the loop tells its caller after every optimiser step.
@@ -131,9 +132,10 @@ impl Trainer<'_> {
                 state.progress.epoch = Window::new(unroll);
             }
             let out_of_patience = state.progress.selection.exhausted(c.patience);
-            let validated =
-                ended.as_ref().and_then(|(line, v)| Validated::of(line, *v, state.shown(), out_of_patience));
-            ended.as_ref().map_or(Ok(()), |(line, _)| record(line.clone()))?;
+            let validated = ended.as_ref().and_then(|e| Validated::of(e, state.shown(), out_of_patience));
+            for line in ended.iter().flat_map(|e| iter::once(&e.line).chain(&e.more)) {
+                record(line.clone())?;
+            }
             let over = step == total || out_of_patience;
             let stopped = !over && (self.stop)();
             let due = stopped || over || (c.checkpoint_every > 0 && step.is_multiple_of(c.checkpoint_every));

@@ -22,6 +22,7 @@ use spectrain_data::store::{FeatureRow, sha256_file};
 use spectrain_data::traces::{Trace, TracesMeta, read_traces};
 use spectrain_draft::checkpoint::DrafterConfig;
 use spectrain_draft::{Checkpoint, Eagle3, Eagle3Drafter, Started};
+use spectrain_train::TracedSides;
 use spectrain_verify::offline::{Chains, Drafts, Offline, Sides};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -44,7 +45,7 @@ pub fn replay(setup: &Setup, recipe: Recipe, file: &Path, run: &RunDir, resume: 
     let answers = traces.write_answers(setup, &recipe, &dir)?;
     capture(setup, &recipe, &answers, &dir)?;
     let rows = train::read_rows(setup, &recipe, &dir)?;
-    traces.compare_served(setup, &recipe, (&served, &weights), &rows)?;
+    let as_served = traces.compare_served(setup, &recipe, (&served, &weights), &rows)?;
 
     let (aside, rows) = traces.split(rows, &recipe);
     let drafter = Eagle3Drafter { scale: train::tap_scale(&rows), ..served };
@@ -58,11 +59,11 @@ pub fn replay(setup: &Setup, recipe: Recipe, file: &Path, run: &RunDir, resume: 
     let watch = |weights: &Eagle3| {
         let drafter = drafter.serving(weights);
         let found = traces.sides(setup, &recipe, (&drafter, weights), &held_out, Drafts::Now)?;
-        found.iter().for_each(|(temperature, sides)| eprintln!("replay: {}", told(*temperature, sides)));
-        Ok(())
+        found.iter().for_each(|sides| eprintln!("replay: {}", told(sides)));
+        Ok(found)
     };
     let depends = json!([traces.hash, drafter_hash(recipe.train.start.as_deref().unwrap_or(Path::new("")))?]);
-    let lesson = Lesson { rows: &rows, drafter: &drafter, objective, depends, watch: &watch };
+    let lesson = Lesson { rows: &rows, drafter: &drafter, objective, depends, served: &as_served, watch: &watch };
     let trained = train::learn(setup, &recipe, &dir, resume, lesson)?;
     settle(setup, &recipe, run, &trained, &aside)
 }
@@ -160,7 +161,7 @@ impl Traces {
         (drafter, weights): (&Eagle3Drafter, &Eagle3),
         rows: &[FeatureRow],
         drafts: Drafts,
-    ) -> Result<Vec<(f64, Sides)>, String> {
+    ) -> Result<Vec<TracedSides>, String> {
         // The block rule's rounds do not follow from a text; both sides are then about the token rule.
         let rule = if self.meta.rule == Rule::Block { Rule::Token } else { self.meta.rule };
         let mut temperatures: Vec<f64> = self.all.iter().map(|trace| trace.temperature).collect();
@@ -175,7 +176,7 @@ impl Traces {
             let chains = Chains::of(rule, temperature).map_err(|e| e.to_string())?;
             let offline = Offline { target: &setup.target, drafter, weights, chains, longest: self.meta.length };
             let sides = offline.sides(&rows, &traces, &self.meta, drafts, &resampling).map_err(|e| e.to_string())?;
-            found.extend(sides.map(|sides| (temperature, sides)));
+            found.extend(sides.map(|sides| recorded(temperature, drafts, &sides)));
         }
         Ok(found)
     }
@@ -187,32 +188,46 @@ impl Traces {
         recipe: &Recipe,
         of: (&Eagle3Drafter, &Eagle3),
         rows: &[FeatureRow],
-    ) -> Result<(), Failure> {
+    ) -> Result<Vec<TracedSides>, Failure> {
         let start = recipe.train.start.as_deref().unwrap_or(Path::new(""));
         if drafter_hash(start)? != self.meta.drafter_hash {
             let at = start.display();
             eprintln!(
                 "replay: the traces are of another drafter than {at}, so its conditioning in service is not checked"
             );
-            return Ok(());
+            return Ok(Vec::new());
         }
         let found = self.sides(setup, recipe, of, rows, Drafts::Served).map_err(|e| anyhow!(e)).work()?;
-        for (temperature, sides) in found {
-            eprintln!("replay: as served, {}", told(temperature, &sides));
-            if sides.disagree() {
+        for sides in &found {
+            eprintln!("replay: as served, {}", told(sides));
+            if sides.differ {
                 eprintln!("replay: the two differ: in service the drafter is not conditioned as in training");
             }
         }
-        Ok(())
+        Ok(found)
+    }
+}
+
+/// Both sides as a record has them.
+fn recorded(temperature: f64, drafts: Drafts, sides: &Sides) -> TracedSides {
+    let (Drawn { by_token, low, high }, Interval { low: from, high: to, .. }) = (sides.draft, sides.difference);
+    TracedSides {
+        served: drafts == Drafts::Served,
+        temperature,
+        rounds: sides.rounds,
+        text: sides.text,
+        draft: by_token,
+        draft_bounds: [low, high],
+        difference: [from, to],
+        differ: sides.disagree(),
     }
 }
 
 /// Both sides in words.
-fn told(temperature: f64, sides: &Sides) -> String {
-    let Sides { rounds, text, draft, difference } = sides;
-    let (Drawn { by_token, low, high }, Interval { low: from, high: to, .. }) = (draft, difference);
+fn told(sides: &TracedSides) -> String {
+    let TracedSides { temperature, rounds, text, draft, draft_bounds: [low, high], difference: [from, to], .. } = sides;
     format!(
-        "T={temperature}: accepted a round along the text {text:.3}, along the drafts {by_token:.3} (between {low:.3} and \
+        "T={temperature}: accepted a round along the text {text:.3}, along the drafts {draft:.3} (between {low:.3} and \
          {high:.3}); difference within [{from:.3}, {to:.3}], {rounds} rounds"
     )
 }

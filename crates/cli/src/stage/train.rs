@@ -18,8 +18,8 @@ use spectrain_draft::checkpoint::Provenance;
 use spectrain_draft::{Checkpoint, Eagle3, Eagle3Config, Eagle3Drafter, Objective, TapScale};
 use spectrain_kernels::draft_loss::{Accepted, DraftLoss, Weighting};
 use spectrain_train::{
-    Anchor, JsonLines, MatrixUpdate, Measure, MetricSink, OptimiserConfig, Record, Skipped, Snapshot, Start,
-    TensorBoard, TrainConfig, TrainError, Trainer, Update, named, read_records, supervise_prompts,
+    Anchor, JsonLines, MatrixUpdate, Measure, Measured, MetricSink, OptimiserConfig, Record, Skipped, Snapshot, Start,
+    TensorBoard, TracedSides, TrainConfig, TrainError, Trainer, Update, named, read_records, supervise_prompts,
 };
 use std::path::{Path, PathBuf};
 
@@ -49,7 +49,14 @@ pub fn train(setup: &Setup, recipe: &Recipe, run: &RunDir, resume: bool) -> Resu
         }
     }
     let (drafter, objective) = (build(setup, recipe, &rows)?, objective(recipe));
-    let lesson = Lesson { rows: &rows, drafter: &drafter, objective, depends: json!(null), watch: &|_| Ok(()) };
+    let lesson = Lesson {
+        rows: &rows,
+        drafter: &drafter,
+        objective,
+        depends: json!(null),
+        served: &[],
+        watch: &|_| Ok(Vec::new()),
+    };
     learn(setup, recipe, run, resume, lesson)
 }
 
@@ -63,12 +70,14 @@ pub(super) struct Lesson<'a> {
     pub objective: Objective,
     /// What the weights depend on beside recipe and store.
     pub depends: serde_json::Value,
-    /// Is shown the weights at every evaluation.
-    pub watch: &'a Measured<'a, ()>,
+    /// What the drafter did in service, where that is known.
+    pub served: &'a [TracedSides],
+    /// Is shown the weights at every evaluation; what it says of traces is recorded.
+    pub watch: &'a Watch<'a>,
 }
 
-/// Something said of weights.
-pub(super) type Measured<'a, T> = dyn Fn(&Eagle3) -> Result<T, String> + 'a;
+/// Says what weights do on traces.
+pub(super) type Watch<'a> = dyn Fn(&Eagle3) -> Result<Vec<TracedSides>, String> + 'a;
 
 /// As [`train`], with the conversations at hand.
 pub(super) fn learn(
@@ -78,20 +87,25 @@ pub(super) fn learn(
     resume: bool,
     lesson: Lesson,
 ) -> Result<PathBuf, Failure> {
-    let Lesson { rows, drafter, objective, depends, watch } = lesson;
+    let Lesson { rows, drafter, objective, depends, served, watch } = lesson;
     let provenance = provenance(setup, recipe, run, &depends)?;
     let config = TrainConfig { anchor: anchor(setup, recipe, drafter)?, ..config(recipe) };
     let stop = interrupt::asked;
     let held_out = HeldOut::new(setup, recipe, drafter, rows, &config.split(rows.len()).1);
     let measured = |weights: &Eagle3| {
-        watch(weights)?;
-        held_out.as_ref().map_or(Ok(f64::NAN), |answers| answers.measure(weights))
+        let traced = watch(weights)?;
+        let length = held_out.as_ref().map_or(Ok(f64::NAN), |answers| answers.measure(weights))?;
+        Ok(Measured { length, traced })
     };
     let measure: Option<&Measure> = if held_out.is_some() { Some(&measured) } else { None };
     let (objective, config) = (&objective, &config);
     let trainer = Trainer { drafter, objective, config, rows, stop: &stop, measure };
     let start = start(setup, recipe, drafter, run, &provenance.run, resume)?;
     let mut sinks = sinks(run, if let Start::Resumed(snapshot) = &start { Some(snapshot.step()) } else { None })?;
+    if let Start::Fresh(_) = &start {
+        let mut record = |sides: &TracedSides| sinks.record(&Record::Traced { step: 0, sides: sides.clone() });
+        served.iter().try_for_each(&mut record).context("metrics").work()?;
+    }
     let mut last = provenance.clone();
     let trained = interrupt::saving(|| run_trainer(&trainer, start, &mut sinks, &mut last, run));
     let trained = trained
