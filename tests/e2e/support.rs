@@ -47,6 +47,7 @@ pub fn train_config() -> TrainConfig {
         epochs: 3,
         batch_tokens: 200,
         accumulate: 1,
+        replicas: Vec::new(),
         recompute: false,
         learning_rate: 5e-3,
         warmup_ratio: 0.05,

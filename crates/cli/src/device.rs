@@ -77,6 +77,38 @@ fn wgpu(name: Name, _: usize) -> Result<Device, Failure> {
     Err(anyhow!("--device {name}: this build has no wgpu; build with `--features wgpu`")).request()
 }
 
+/// Refuses to train on so many devices in builds that cannot.
+pub fn check_several(count: usize) -> Result<(), Failure> {
+    match count > 1 && !cfg!(feature = "cuda") {
+        true => {
+            Err(anyhow!("train.devices is {count}: this build has no cuda; build with `--features cuda`")).request()
+        }
+        false => Ok(()),
+    }
+}
+
+/// The devices behind `first` that make up `count` with it: the next CUDA ones.
+#[cfg(feature = "cuda")]
+pub fn further(first: &Device, count: usize) -> Result<Vec<Device>, Failure> {
+    use burn::tensor::DeviceType;
+    if count == 1 {
+        return Ok(Vec::new());
+    }
+    let found = Device::enumerate(DeviceType::Cuda).into_vec();
+    let key = format!("train.devices is {count}");
+    let Some(at) = found.iter().position(|device| device == first) else {
+        return Err(anyhow!("{key}: only CUDA devices share a step; set --device cuda:N")).request();
+    };
+    let further = (at + 1..at + count).map(|index| cuda(Name::Cuda(index), index)).collect::<Result<_, Failure>>();
+    further.map_err(|Failure::Request(error)| Failure::Work(error) | Failure::Request(error.context(key)))
+}
+
+/// The devices behind `first` that make up `count` with it: none, as this build can have no second.
+#[cfg(not(feature = "cuda"))]
+pub fn further(_: &Device, count: usize) -> Result<Vec<Device>, Failure> {
+    check_several(count).map(|()| Vec::new())
+}
+
 /// The device at `index` of those that the backend found.
 #[cfg_attr(not(any(feature = "cuda", feature = "wgpu")), allow(dead_code))]
 fn pick<T>(name: Name, found: Vec<T>, index: usize, none: &str) -> Result<T, Failure> {

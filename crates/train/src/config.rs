@@ -1,6 +1,6 @@
 //! Knobs of the loop.
 
-use crate::{Anchor, OptimiserConfig, Schedule};
+use crate::{Anchor, OptimiserConfig, Replica, Schedule};
 use spectrain_core::recipe::ScheduleShape;
 use spectrain_core::rng::{Key, Purpose};
 
@@ -13,6 +13,8 @@ pub struct TrainConfig {
     pub batch_tokens: usize,
     /// Batches per optimiser step, at least 1.
     pub accumulate: usize,
+    /// The further devices that share a step's batches.
+    pub replicas: Vec<Replica>,
     /// Whether the unroll's steps are run again in the backward pass instead of kept.
     pub recompute: bool,
     /// Peak learning rate.

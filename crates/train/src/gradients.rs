@@ -1,10 +1,11 @@
-//! The gradient of one optimiser step, over one batch or several.
+//! The gradient of one optimiser step, over one batch or several, on one device or several.
 
-use crate::Trainer;
+use crate::replicas::{dealt, joined, on_each};
+use crate::{TrainConfig, Trainer};
 use burn::optim::{GradientsAccumulator, GradientsParams};
 use spectrain_data::store::FeatureRow;
 use spectrain_draft::batch::supervised_tokens;
-use spectrain_draft::{Dropout, Eagle3, FeatureNoise, StepLoss, TrainBatch};
+use spectrain_draft::{Dropout, Eagle3, Eagle3Drafter, FeatureNoise, Objective, StepLoss, TrainBatch};
 
 /// Gradient and figures of a step.
 pub struct StepGradients {
@@ -18,8 +19,12 @@ pub struct StepGradients {
     pub odd: Option<usize>,
 }
 
+/// Batches of a step, each with its place in the step.
+pub(crate) type Share<'a> = Vec<(usize, &'a [&'a FeatureRow])>;
+
 impl Trainer<'_> {
-    /// The gradient of `weights` on `batches`, packed one after the other; the first is batch `first` of the run.
+    /// The gradient of `weights` on `batches`, packed one after the other; the first is batch `first` of the run. With
+    /// [`crate::TrainConfig::replicas`] every device takes a share of them.
     ///
     /// Every batch weighs as many parts as it has supervised tokens, so that the result is the gradient of one batch
     /// that holds them all. A mean over batches is not: a batch of short answers would count as much as one of long.
@@ -27,21 +32,46 @@ impl Trainer<'_> {
     /// # Panics
     /// If a batch has no supervised token.
     pub fn gradients(&self, weights: &Eagle3, batches: &[Vec<&FeatureRow>], first: usize) -> StepGradients {
-        let unroll = self.objective.step_weights.len();
+        let Self { drafter, objective, config, .. } = *self;
+        let unroll = objective.step_weights.len();
         let tokens = batches.iter().flatten().map(|row| supervised_tokens(row, unroll)).sum();
-        let mut sums = vec![StepLoss::default(); unroll];
+        let own = Worker { drafter, objective, config, first, tokens };
+        let shares = dealt(batches, 1 + config.replicas.len());
+        let parts = on_each(own, weights, &shares, &config.replicas);
+        joined(weights, parts, tokens, &weights.fc.val().device())
+    }
+}
+
+/// What makes gradients on one device.
+#[derive(Clone, Copy)]
+pub(crate) struct Worker<'a> {
+    /// The drafter's frozen parts, on the device.
+    pub drafter: &'a Eagle3Drafter,
+    pub objective: &'a Objective,
+    pub config: &'a TrainConfig,
+    /// Number of the step's first batch in the run.
+    pub first: usize,
+    /// Supervised tokens of the whole step.
+    pub tokens: usize,
+}
+
+impl Worker<'_> {
+    /// The part that `share` has in the step's gradient.
+    pub fn gradients(&self, weights: &Eagle3, share: &Share) -> StepGradients {
+        let mut sums = vec![StepLoss::default(); self.objective.step_weights.len()];
         let mut sum = GradientsAccumulator::new();
-        let mut odd = None;
-        for (i, rows) in batches.iter().enumerate() {
-            let batch = self.pack(rows, first + i);
-            let share = batch.supervised_tokens() as f32 / tokens as f32;
+        let (mut tokens, mut odd) = (0, None);
+        for &(i, rows) in share {
+            let batch = self.pack(rows, self.first + i);
+            let part = batch.supervised_tokens() as f32 / self.tokens as f32;
             let (grads, found) = if self.config.recompute {
-                self.drafter.recomputed_gradients(weights, &batch, self.objective, share)
+                self.drafter.recomputed_gradients(weights, &batch, self.objective, part)
             } else {
                 let (surrogate, found) = self.drafter.loss(weights, &batch, self.objective);
-                (GradientsParams::from_grads((surrogate * share).backward(), weights), found)
+                (GradientsParams::from_grads((surrogate * part).backward(), weights), found)
             };
             sum.accumulate(weights, grads);
+            tokens += batch.supervised_tokens();
             odd = odd.or_else(|| found.iter().any(|s| !s.loss.is_finite()).then_some(i));
             sums.iter_mut().zip(&found).for_each(|(a, b)| a.add(b));
         }

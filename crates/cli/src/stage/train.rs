@@ -4,6 +4,7 @@ use super::capture::store_dir;
 use super::checkpoints;
 use super::held_out::HeldOut;
 use super::setup::{RunDir, Setup};
+use crate::device;
 use crate::exit::{Blame, Failure};
 use crate::interrupt;
 use crate::progress::Progress;
@@ -18,8 +19,9 @@ use spectrain_draft::checkpoint::Provenance;
 use spectrain_draft::{Checkpoint, Eagle3, Eagle3Config, Eagle3Drafter, Objective, TapScale};
 use spectrain_kernels::draft_loss::{Accepted, DraftLoss, Weighting};
 use spectrain_train::{
-    Anchor, JsonLines, MatrixUpdate, Measure, Measured, MetricSink, OptimiserConfig, Record, Skipped, Snapshot, Start,
-    TensorBoard, TracedSides, TrainConfig, TrainError, Trainer, Update, named, read_records, supervise_prompts,
+    Anchor, JsonLines, MatrixUpdate, Measure, Measured, MetricSink, OptimiserConfig, Record, Replica, Skipped,
+    Snapshot, Start, TensorBoard, TracedSides, TrainConfig, TrainError, Trainer, Update, named, read_records,
+    supervise_prompts,
 };
 use std::path::{Path, PathBuf};
 
@@ -33,7 +35,7 @@ pub fn check(recipe: &Recipe, replayed: bool) -> Result<(), Failure> {
     if recipe.train.anchor > 0.0 && recipe.train.start.is_none() && !replayed {
         return refuse("train.anchor holds weights near where they started: set train.start, or use `fit --replay`");
     }
-    Ok(())
+    device::check_several(recipe.train.devices)
 }
 
 /// Trains the recipe's drafter; returns the directory of the best checkpoint. With `resume` it goes on from the
@@ -89,7 +91,8 @@ pub(super) fn learn(
 ) -> Result<PathBuf, Failure> {
     let Lesson { rows, drafter, objective, depends, served, watch } = lesson;
     let provenance = provenance(setup, recipe, run, &depends)?;
-    let config = TrainConfig { anchor: anchor(setup, recipe, drafter)?, ..config(recipe) };
+    let (anchor, replicas) = (anchor(setup, recipe, drafter)?, replicas(setup, recipe, drafter)?);
+    let config = TrainConfig { anchor, replicas, ..config(recipe) };
     let stop = interrupt::asked;
     let held_out = HeldOut::new(setup, recipe, drafter, rows, &config.split(rows.len()).1);
     let measured = |weights: &Eagle3| {
@@ -196,6 +199,12 @@ fn start(
     };
     checkpoints::clear(run).context("old checkpoints").work()?;
     Ok(Start::Fresh(Box::new(weights)))
+}
+
+/// The drafter on the devices that share the steps with the run's own.
+fn replicas(setup: &Setup, recipe: &Recipe, drafter: &Eagle3Drafter) -> Result<Vec<Replica>, Failure> {
+    let further = device::further(setup.target.device(), recipe.train.devices)?;
+    Ok(further.iter().map(|device| Replica::new(drafter, device)).collect())
 }
 
 /// Where the weights are pulled back to, if the recipe asks for it.
@@ -396,6 +405,7 @@ pub fn config(recipe: &Recipe) -> TrainConfig {
         epochs: t.epochs,
         batch_tokens: t.batch_tokens,
         accumulate: t.accumulate,
+        replicas: Vec::new(),
         recompute: t.recompute,
         learning_rate: t.learning_rate,
         warmup_ratio: t.warmup_ratio,

@@ -65,6 +65,7 @@ impl Recipe {
             ("loss.unroll", loss.unroll),
             ("train.epochs", train.epochs),
             ("train.accumulate", train.accumulate),
+            ("train.devices", train.devices),
             ("train.log_every", train.log_every),
             ("eval.limit", eval.limit),
             ("eval.max_new_tokens", eval.max_new_tokens),
@@ -131,6 +132,8 @@ fn check_train(train: &Train, unroll: usize) -> Result<(), Fault> {
     ] {
         must((0.0..1.0).contains(&share), key, &share, "at least 0 and below 1")?;
     }
+    let right = format!("at most train.accumulate, {}: a device without a batch would idle", train.accumulate);
+    must(train.devices <= train.accumulate, "train.devices", &train.devices, &right)?;
     check_schedule(train)?;
     let noise = train.feature_noise;
     must(noise.is_finite() && noise >= 0.0, "train.feature_noise", &noise, "0 or more")?;

@@ -238,6 +238,8 @@ table! {
         batch_tokens: usize = 2048,
         /// Batches of one optimiser step: larger steps in the same memory. Every batch weighs by its supervised tokens.
         accumulate: usize = 1,
+        /// GPUs that share the batches of a step, from that of `--device cuda:N` on; a step is the same for any number.
+        devices: usize = 1,
         /// Whether the unroll's steps are run again in the backward pass instead of kept: less memory for a forward pass
         /// more.
         recompute: bool = false,

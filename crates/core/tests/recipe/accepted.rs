@@ -67,6 +67,7 @@ anchor = 0.0
 epochs = 6
 batch_tokens = 2048
 accumulate = 1
+devices = 1
 recompute = false
 max_seq = 1024
 prompts = false

@@ -21,6 +21,7 @@ fn counts_of_0() {
         "loss.unroll",
         "train.epochs",
         "train.accumulate",
+        "train.devices",
         "train.log_every",
         "eval.limit",
         "eval.max_new_tokens",
@@ -53,6 +54,10 @@ fn values_out_of_range() {
         ("train.spike=nan", "train.spike is NaN; it must be above 1, or 0 for no guard"),
         ("train.betas=[0.9, 1.0]", "train.betas is [0.9, 1.0]; it must be two numbers, at least 0 and below 1"),
         ("train.weight_decay=-0.1", "train.weight_decay is -0.1; it must be 0 or more"),
+        (
+            "train.devices=2",
+            "train.devices is 2; it must be at most train.accumulate, 1: a device without a batch would idle",
+        ),
         ("train.max_seq=5", "train.max_seq is 5; it must be at least 6, loss.unroll + 2"),
         ("train.batch_tokens=512", "train.batch_tokens is 512; it must be at least train.max_seq, 1024"),
         ("verifier.temperature=-1", "verifier.temperature is -1.0; it must be 0 or more"),
