@@ -296,3 +296,33 @@ fn by_prompt(rounds: Vec<(Vec<u32>, Ratio)>) -> Vec<Ratio> {
     }
     sums
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_has_both_sides_and_the_line_says_them() {
+        let difference = Interval { estimate: 0.25, low: 0.125, high: 0.375 };
+        let draft = Drawn { by_token: 1.25, low: 1.125, high: 1.75 };
+        let sides = Sides { rounds: 9, text: 1.5, draft, difference };
+        let record = recorded(0.5, Drafts::Served, &sides);
+        let expected = TracedSides {
+            served: true,
+            temperature: 0.5,
+            rounds: 9,
+            text: 1.5,
+            draft: 1.25,
+            draft_bounds: [1.125, 1.75],
+            difference: [0.125, 0.375],
+            differ: true,
+        };
+        assert_eq!(record, expected);
+        let line = "T=0.5: accepted a round along the text 1.500, along the drafts 1.250 (between 1.125 and 1.750); \
+                    difference within [0.125, 0.375], 9 rounds";
+        assert_eq!(told(&record), line);
+        let within = Sides { difference: Interval { low: -0.1, ..sides.difference }, ..sides };
+        let record = recorded(0.5, Drafts::Now, &within);
+        assert!(!record.served && !record.differ);
+    }
+}

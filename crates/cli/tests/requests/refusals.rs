@@ -22,6 +22,15 @@ fn missing_target_is_named() {
     place.refused(&["eval", "absent"], &["absent"]);
 }
 
+#[cfg(not(feature = "cuda"))]
+#[test]
+fn several_devices_need_a_build_that_has_them() {
+    let two = ["fit", "recipe.toml", "--set", "train.devices=2"];
+    Place::new().refused(&two, &["train.devices is 2", "at most train.accumulate, 1"]);
+    let shared = [&two[..], &["--set", "train.accumulate=2"]].concat();
+    Place::new().refused(&shared, &["train.devices is 2", "this build has no cuda", "--features cuda"]);
+}
+
 /// Rewrites the header of the target's safetensors file.
 fn edit_header(path: &Path, edit: impl FnOnce(String) -> String) {
     let bytes = fs::read(path).unwrap();
