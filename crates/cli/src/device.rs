@@ -100,7 +100,7 @@ pub fn further(first: &Device, count: usize) -> Result<Vec<Device>, Failure> {
         return Err(anyhow!("{key}: only CUDA devices share a step; set --device cuda:N")).request();
     };
     let further = (at + 1..at + count).map(|index| cuda(Name::Cuda(index), index)).collect::<Result<_, Failure>>();
-    further.map_err(|Failure::Request(error)| Failure::Work(error) | Failure::Request(error.context(key)))
+    further.map_err(|failure| failure.context(key))
 }
 
 /// The devices behind `first` that make up `count` with it: none, as this build can have no second.

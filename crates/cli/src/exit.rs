@@ -13,6 +13,17 @@ pub enum Failure {
     Work(Error),
 }
 
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+impl Failure {
+    /// The same failure, its error told as part of `context`.
+    pub fn context(self, context: String) -> Self {
+        match self {
+            Self::Request(error) => Self::Request(error.context(context)),
+            Self::Work(error) => Self::Work(error.context(context)),
+        }
+    }
+}
+
 /// Says whose fault an error is, so that every `?` in a command decides its exit code.
 pub trait Blame<T> {
     /// The request is wrong.
