@@ -462,7 +462,10 @@ mod tests {
             ("spectrain eval --proposer bigram --target t", "proposers are ngram, suffix, model"),
             ("spectrain eval --proposer ngram:4,2 --target t", "ngram:MIN,MAX with 1 ≤ MIN ≤ MAX"),
             ("spectrain eval --proposer model --target t", "it is written model:DIR"),
-            ("spectrain eval c --length-policy growing", "policies are fixed, shrinking, floor:SHARE and queue:N"),
+            (
+                "spectrain eval c --length-policy growing",
+                "policies are fixed, shrinking, floor:SHARE, queue:N, confidence:SHARE and marginal",
+            ),
             ("spectrain eval c --length-policy floor:2", "a share from 0 to 1"),
             ("spectrain eval c --length-policy queue:0", "a whole number, 1 or more"),
             ("spectrain eval c --length-policy shrinking --tree dynamic:32", "cannot be used with"),
