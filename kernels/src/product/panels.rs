@@ -4,7 +4,7 @@
 //! the speed of memory, many at that of the multipliers. Each result is one sum in the order of the inputs, so that it
 //! does not depend on which rows stand beside it.
 
-use super::tile::{AHEAD, Ahead, Line, Part, WIDTH, available, most_rows};
+use super::tile::{AHEAD, Ahead, Line, Part, WIDTH, available, most_rows, passes};
 use crate::matrix::View;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -149,9 +149,9 @@ impl Panels {
         for t in 0..tiles {
             // Tiles as equal as can be: one of a single row would wait for its sums.
             let (first, end) = (rows.start + t * rows.len() / tiles, rows.start + (t + 1) * rows.len() / tiles);
-            let ahead = match tiles {
-                1 => Ahead { lines: lines.as_ptr().wrapping_add(AHEAD), inputs: depth, each: 3 },
-                _ => Ahead::share(later.get(from * 3..).unwrap_or_default(), lines.len(), t, tiles),
+            let ahead = match (tiles, passes(end - first)) {
+                (1, 1) => Ahead { lines: lines.as_ptr().wrapping_add(AHEAD), inputs: depth, each: 3 },
+                (_, passes) => Ahead::share(later.get(from * 3..).unwrap_or_default(), lines.len(), t, tiles, passes),
             };
             let part = Part { a, first, from, lines, ahead, resume: from > 0 };
             // SAFETY: the tile lies within the rows and columns that the caller grants.

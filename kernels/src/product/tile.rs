@@ -34,24 +34,35 @@ pub fn most_rows() -> usize {
     0
 }
 
-/// Lines that a tile asks memory for while it multiplies. A tile that is alone looks some way ahead of itself; several
-/// bring the next panel together, so that memory is busy all the time that this panel is at hand.
+/// Times that a tile of so many rows reads its lines: once where all sums of a panel's width have room in registers.
+pub fn passes(rows: usize) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if matches!(crate::simd::level(), Level::Medium) && rows > 2 {
+        return 3;
+    }
+    let _ = rows;
+    1
+}
+
+/// Lines that a tile asks memory for while it multiplies. A tile that is alone and reads its lines once looks some way
+/// ahead of itself; others bring the next panel, together and in all their passes, so that memory is busy all the time
+/// that this panel is at hand.
 #[derive(Clone, Copy)]
 pub struct Ahead {
     /// The first of them.
     pub lines: *const Line,
-    /// Inputs at which lines are asked for, from the first on.
+    /// Inputs at which lines are asked for, from the first on, pass after pass.
     pub inputs: usize,
     /// Lines at each of them, 1 to 3.
     pub each: usize,
 }
 
 impl Ahead {
-    /// What tile `t` of `tiles` brings of the first `count` lines of `next`.
-    pub fn share(next: &[Line], count: usize, t: usize, tiles: usize) -> Self {
+    /// What tile `t` of `tiles` brings of the first `count` lines of `next` in its `passes`.
+    pub fn share(next: &[Line], count: usize, t: usize, tiles: usize, passes: usize) -> Self {
         let count = count.min(next.len());
         let (first, end) = (t * count / tiles, (t + 1) * count / tiles);
-        let each = 3_usize.div_ceil(tiles);
+        let each = 3_usize.div_ceil(tiles * passes);
         Self { lines: next[first..].as_ptr(), inputs: (end - first) / each, each }
     }
 }
@@ -191,8 +202,8 @@ unsafe fn wide<const R: usize, const EACH: usize>(part: Part, out: *mut f32, str
     }
 }
 
-/// As [`wide`] with half as long vectors, `VECTORS` of a panel's six at a time: each time over all inputs, the first time
-/// asking for lines ahead.
+/// As [`wide`] with half as long vectors, `VECTORS` of a panel's six at a time: each time over all inputs, asking for
+/// further lines ahead.
 ///
 /// # Safety
 /// As [`wide`], with AVX2 and fused multiply-add.
@@ -206,7 +217,7 @@ unsafe fn medium<const R: usize, const VECTORS: usize, const EACH: usize>(part: 
     // SAFETY: as in `wide`.
     unsafe {
         let a = part.a.data.as_ptr().add(part.first * row + part.from * col);
-        for column in (0..WIDTH).step_by(VECTORS * 8) {
+        for (pass, column) in (0..WIDTH).step_by(VECTORS * 8).enumerate() {
             let mut sums = [[_mm256_setzero_ps(); VECTORS]; R];
             let mut add = |i: usize| {
                 let b: [__m256; VECTORS] =
@@ -218,10 +229,11 @@ unsafe fn medium<const R: usize, const VECTORS: usize, const EACH: usize>(part: 
                     }
                 }
             };
-            let asking = if column == 0 { part.ahead.inputs.min(inputs) } else { 0 };
+            let asked = pass * inputs;
+            let asking = part.ahead.inputs.saturating_sub(asked).min(inputs);
             for i in 0..asking {
                 for j in 0..EACH {
-                    _mm_prefetch::<_MM_HINT_T1>(next.wrapping_add(i * EACH + j).cast());
+                    _mm_prefetch::<_MM_HINT_T1>(next.wrapping_add((asked + i) * EACH + j).cast());
                 }
                 add(i);
             }
