@@ -4,7 +4,7 @@
 //! the speed of memory, many at that of the multipliers. Each result is one sum in the order of the inputs, so that it
 //! does not depend on which rows stand beside it.
 
-use super::tile::{AHEAD, Ahead, Line, Part, WIDTH, available, most_rows, passes};
+use super::tile::{Line, Part, WIDTH, Walk, available, most_rows};
 use crate::matrix::View;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -149,11 +149,11 @@ impl Panels {
         for t in 0..tiles {
             // Tiles as equal as can be: one of a single row would wait for its sums.
             let (first, end) = (rows.start + t * rows.len() / tiles, rows.start + (t + 1) * rows.len() / tiles);
-            let ahead = match (tiles, passes(end - first)) {
-                (1, 1) => Ahead { lines: lines.as_ptr().wrapping_add(AHEAD), inputs: depth, each: 3 },
-                (_, passes) => Ahead::share(later.get(from * 3..).unwrap_or_default(), lines.len(), t, tiles, passes),
+            let walk = match tiles {
+                1 => Walk::alone(lines, end - first),
+                _ => Walk::together(later.get(from * 3..).unwrap_or_default(), lines.len(), t, tiles, end - first),
             };
-            let part = Part { a, first, from, lines, ahead, resume: from > 0 };
+            let part = Part { a, first, from, lines, walk, resume: from > 0 };
             // SAFETY: the tile lies within the rows and columns that the caller grants.
             unsafe {
                 let to = out.0.add(first * self.outputs + panel * WIDTH);
@@ -217,7 +217,7 @@ mod tests {
             return;
         }
         for rows in [1, 2, 3, 7, 8, 9, 17, 259] {
-            for inputs in [1, 5, 64, DEPTH + 3] {
+            for inputs in [1, 5, 64, 70, DEPTH + 3] {
                 for outputs in [1, 16, 47, 48, 49, 100] {
                     let (a, b) = (noise(rows * inputs, 1), noise(inputs * outputs, 2));
                     let plain = (View::new(&a, rows, inputs, inputs), View::new(&b, inputs, outputs, outputs));

@@ -7,7 +7,9 @@ use crate::simd::Level;
 /// Columns of a panel: three cache lines of sixteen numbers.
 pub const WIDTH: usize = 48;
 /// Lines that are asked for ahead of their use while a panel comes from memory.
-pub const AHEAD: usize = 96;
+const AHEAD: usize = 96;
+/// Inputs that a tile reads in all its passes before the next ones while a panel comes from memory.
+const BLOCK: usize = 32;
 /// Most rows of a tile on any processor.
 const ROWS: usize = 8;
 
@@ -34,8 +36,8 @@ pub fn most_rows() -> usize {
     0
 }
 
-/// Times that a tile of so many rows reads its lines: once where all sums of a panel's width have room in registers.
-pub fn passes(rows: usize) -> usize {
+/// Times that a tile of so many rows reads its inputs: once where all sums of a panel's width have room in registers.
+fn passes(rows: usize) -> usize {
     #[cfg(target_arch = "x86_64")]
     if matches!(crate::simd::level(), Level::Medium) && rows > 2 {
         return 3;
@@ -44,26 +46,39 @@ pub fn passes(rows: usize) -> usize {
     1
 }
 
-/// Lines that a tile asks memory for while it multiplies. A tile that is alone and reads its lines once looks some way
-/// ahead of itself; others bring the next panel, together and in all their passes, so that memory is busy all the time
-/// that this panel is at hand.
+/// How a tile goes through its inputs, and the lines that it asks memory for meanwhile, step by step: a step is one input
+/// in one pass.
 #[derive(Clone, Copy)]
-pub struct Ahead {
-    /// The first of them.
-    pub lines: *const Line,
-    /// Inputs at which lines are asked for, from the first on, pass after pass.
-    pub inputs: usize,
+pub struct Walk {
+    /// Inputs that are read in all passes before the next ones.
+    block: usize,
+    /// The first line that is asked for.
+    lines: *const Line,
+    /// Steps at which lines are asked for, from the first on.
+    steps: usize,
     /// Lines at each of them, 1 to 3.
-    pub each: usize,
+    each: usize,
 }
 
-impl Ahead {
-    /// What tile `t` of `tiles` brings of the first `count` lines of `next` in its `passes`.
-    pub fn share(next: &[Line], count: usize, t: usize, tiles: usize, passes: usize) -> Self {
+impl Walk {
+    /// A tile of `rows` rows that is alone looks some way ahead of itself in `lines`, so that memory is read in order.
+    pub fn alone(lines: &[Line], rows: usize) -> Self {
+        let passes = passes(rows);
+        Self {
+            block: BLOCK,
+            lines: lines.as_ptr().wrapping_add(AHEAD),
+            steps: lines.len() / 3 * passes,
+            each: 3 / passes,
+        }
+    }
+
+    /// Several tiles bring the first `count` lines of `next` together, so that memory is busy all the time that their
+    /// own panel is at hand: this is tile `t` of `tiles`, with `rows` rows.
+    pub fn together(next: &[Line], count: usize, t: usize, tiles: usize, rows: usize) -> Self {
         let count = count.min(next.len());
         let (first, end) = (t * count / tiles, (t + 1) * count / tiles);
-        let each = 3_usize.div_ceil(tiles * passes);
-        Self { lines: next[first..].as_ptr(), inputs: (end - first) / each, each }
+        let each = 3_usize.div_ceil(tiles * passes(rows));
+        Self { block: usize::MAX, lines: next[first..].as_ptr(), steps: (end - first) / each, each }
     }
 }
 
@@ -78,8 +93,8 @@ pub struct Part<'a> {
     pub from: usize,
     /// The panel's lines of these inputs, three an input.
     pub lines: &'a [Line],
-    /// Lines to ask memory for on the way.
-    pub ahead: Ahead,
+    /// The way through the lines.
+    pub walk: Walk,
     /// Whether the results hold the sums of the inputs before.
     pub resume: bool,
 }
@@ -114,7 +129,7 @@ impl Part<'_> {
     unsafe fn dispatch(self, rows: usize, out: *mut f32, stride: usize) {
         // SAFETY: handed on.
         unsafe {
-            match self.ahead.each {
+            match self.walk.each {
                 1 => self.rows::<1>(rows, out, stride),
                 2 => self.rows::<2>(rows, out, stride),
                 _ => self.rows::<3>(rows, out, stride),
@@ -167,7 +182,7 @@ unsafe fn wide<const R: usize, const EACH: usize>(part: Part, out: *mut f32, str
     use std::arch::x86_64::*;
     let (row, col) = (part.a.row_stride, part.a.col_stride);
     let lines: *const f32 = part.lines.as_ptr().cast();
-    let (next, inputs) = (part.ahead.lines, part.lines.len() / 3);
+    let (next, inputs) = (part.walk.lines, part.lines.len() / 3);
     // SAFETY: what is read lies in `part.a` and `part.lines`, what is written in `out`, as the caller promised;
     // a prefetch of an address that does not exist does nothing.
     unsafe {
@@ -183,7 +198,7 @@ unsafe fn wide<const R: usize, const EACH: usize>(part: Part, out: *mut f32, str
                 }
             }
         };
-        let asking = part.ahead.inputs.min(inputs);
+        let asking = part.walk.steps.min(inputs);
         for i in 0..asking {
             for j in 0..EACH {
                 _mm_prefetch::<_MM_HINT_T1>(next.wrapping_add(i * EACH + j).cast());
@@ -202,45 +217,54 @@ unsafe fn wide<const R: usize, const EACH: usize>(part: Part, out: *mut f32, str
     }
 }
 
-/// As [`wide`] with half as long vectors, `VECTORS` of a panel's six at a time: each time over all inputs, asking for
-/// further lines ahead.
+/// As [`wide`] with half as long vectors, `VECTORS` of a panel's six at a time, one pass after the other.
 ///
 /// # Safety
-/// As [`wide`], with AVX2 and fused multiply-add.
+/// As [`wide`], with AVX2 and fused multiply-add; `VECTORS` is 2 or 6.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn medium<const R: usize, const VECTORS: usize, const EACH: usize>(part: Part, out: *mut f32, stride: usize) {
     use std::arch::x86_64::*;
     let (row, col) = (part.a.row_stride, part.a.col_stride);
     let lines: *const f32 = part.lines.as_ptr().cast();
-    let (next, inputs) = (part.ahead.lines, part.lines.len() / 3);
+    let (next, inputs) = (part.walk.lines, part.lines.len() / 3);
+    let block = part.walk.block.min(inputs).max(1);
     // SAFETY: as in `wide`.
     unsafe {
         let a = part.a.data.as_ptr().add(part.first * row + part.from * col);
-        for (pass, column) in (0..WIDTH).step_by(VECTORS * 8).enumerate() {
-            let mut sums = [[_mm256_setzero_ps(); VECTORS]; R];
-            let mut add = |i: usize| {
-                let b: [__m256; VECTORS] =
-                    std::array::from_fn(|j| _mm256_load_ps(lines.add(i * WIDTH + column + j * 8)));
-                for (r, sums) in sums.iter_mut().enumerate() {
-                    let x = _mm256_set1_ps(*a.add(r * row + i * col));
-                    for (sum, b) in sums.iter_mut().zip(b) {
-                        *sum = _mm256_fmadd_ps(x, b, *sum);
+        let mut passes = [[[_mm256_setzero_ps(); VECTORS]; R]; 3];
+        let passes = &mut passes[..6 / VECTORS];
+        let mut step = 0;
+        for from in (0..inputs).step_by(block) {
+            let len = block.min(inputs - from);
+            for (pass, held) in passes.iter_mut().enumerate() {
+                let mut sums = *held;
+                let mut add = |i: usize| {
+                    let b = lines.add(i * WIDTH + pass * VECTORS * 8);
+                    let b: [__m256; VECTORS] = std::array::from_fn(|j| _mm256_load_ps(b.add(j * 8)));
+                    for (r, sums) in sums.iter_mut().enumerate() {
+                        let x = _mm256_set1_ps(*a.add(r * row + i * col));
+                        for (sum, b) in sums.iter_mut().zip(b) {
+                            *sum = _mm256_fmadd_ps(x, b, *sum);
+                        }
                     }
+                };
+                let asking = part.walk.steps.saturating_sub(step).min(len);
+                for i in 0..asking {
+                    for j in 0..EACH {
+                        _mm_prefetch::<_MM_HINT_T1>(next.wrapping_add((step + i) * EACH + j).cast());
+                    }
+                    add(from + i);
                 }
-            };
-            let asked = pass * inputs;
-            let asking = part.ahead.inputs.saturating_sub(asked).min(inputs);
-            for i in 0..asking {
-                for j in 0..EACH {
-                    _mm_prefetch::<_MM_HINT_T1>(next.wrapping_add((asked + i) * EACH + j).cast());
-                }
-                add(i);
+                (from + asking..from + len).for_each(add);
+                step += len;
+                *held = sums;
             }
-            (asking..inputs).for_each(add);
+        }
+        for (pass, sums) in passes.iter().enumerate() {
             for (r, sums) in sums.iter().enumerate() {
                 for (j, sum) in sums.iter().enumerate() {
-                    let out = out.add(r * stride + column + j * 8);
+                    let out = out.add(r * stride + (pass * VECTORS + j) * 8);
                     let before = if part.resume { _mm256_loadu_ps(out) } else { _mm256_setzero_ps() };
                     _mm256_storeu_ps(out, _mm256_add_ps(before, *sum));
                 }
