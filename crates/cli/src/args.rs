@@ -210,9 +210,9 @@ pub struct EvalArgs {
     #[arg(long, value_name = "RULE")]
     pub rule: Option<Rule>,
     /// What is drafted: chain; static:2,2,1 (so many of the most likely tokens under every node of a depth); dynamic:32
-    /// (EAGLE-2's, of 32 nodes with the root); sampled:2,2,1 (as static, drawn); or sequoia:32 (the best shape for the
-    /// acceptance measured by sibling rank). A chain of as many nodes is measured beside it. --lengths are the depths of
-    /// dynamic and Sequoia trees
+    /// (EAGLE-2's, of 32 nodes with the root); sampled:2,2,1 (as static, drawn); sequoia:32 (the best shape for the
+    /// acceptance measured by sibling rank); or sequoia:best (its size, too, by the costs that --profile measured). A
+    /// chain of as many nodes is measured beside it. --lengths are the depths of dynamic and Sequoia trees
     #[arg(long, value_name = "TREE", conflicts_with_all = ["offline", "profile", "waterfall", "advice"])]
     pub tree: Option<TreeKind>,
     /// Drafted tokens a round that are measured, such as 1,3,5; may be repeated [default: 1,3,5,7]

@@ -84,6 +84,9 @@ pub enum EvaluateError {
         /// Siblings that were measured.
         ranks: usize,
     },
+    /// The size of a Sequoia tree is to be chosen by costs, and there are none.
+    #[error("the size of the fastest Sequoia tree needs measured costs of rounds")]
+    Size,
     /// Rounds are traced of chains only.
     #[error("traces are of chains: {0} trees have several drafted tokens at a position, which a trace does not tell")]
     Chain(TreeKind),

@@ -3,7 +3,8 @@
 use crate::evaluate::EvaluateError;
 use crate::judge::pick;
 use spectrain_core::rules::{Proposals, Rule};
-use spectrain_core::tree::{Replacement, SequoiaTable, Shape, TreeKind};
+use spectrain_core::stats::length::CostTable;
+use spectrain_core::tree::{Budget, Replacement, SequoiaTable, Shape, TreeKind};
 use spectrain_draft::Plan;
 
 /// Children of a node of a dynamic tree, and nodes that are expanded a depth (EAGLE-2's own value).
@@ -16,7 +17,8 @@ pub const RANKS: usize = 16;
 /// it. `ranks` is the measured acceptance by sibling rank, read for [`TreeKind::Sequoia`] alone.
 ///
 /// # Errors
-/// [`EvaluateError::Tree`] if the rule is not exact on such trees, [`EvaluateError::Shape`] if there is no Sequoia shape.
+/// [`EvaluateError::Tree`] if the rule is not exact on such trees, [`EvaluateError::Shape`] if there is no Sequoia shape,
+/// [`EvaluateError::Size`] if its size is not chosen yet.
 pub fn plan(tree: &TreeKind, rule: Rule, length: usize, ranks: &[f64]) -> Result<Plan, EvaluateError> {
     tree.check(rule)?;
     let filled = |shape: Shape| match tree.drawn(rule) {
@@ -28,10 +30,28 @@ pub fn plan(tree: &TreeKind, rule: Rule, length: usize, ranks: &[f64]) -> Result
         TreeKind::Static(widths) | TreeKind::Sampled(widths) => filled(Shape::levels(widths)),
         TreeKind::Dynamic(nodes) => Plan::Dynamic { nodes: *nodes, depth: length, width: WIDTH },
         TreeKind::Sequoia(nodes) => {
-            let shape = SequoiaTable::new(ranks, *nodes, length).shape(*nodes, length);
-            filled(shape.ok_or(EvaluateError::Shape { nodes: *nodes, depth: length, ranks: ranks.len() })?)
+            let nodes = nodes.ok_or(EvaluateError::Size)?;
+            let shape = SequoiaTable::new(ranks, nodes, length).shape(nodes, length);
+            filled(shape.ok_or(EvaluateError::Shape { nodes, depth: length, ranks: ranks.len() })?)
         }
     })
+}
+
+/// The Sequoia tree with least time per token, and its depth, `length` at most: expected tokens follow from `ranks`, times
+/// from `costs` of chains of as many nodes, a level for every token of theirs. It drafts one token at least.
+///
+/// # Errors
+/// [`EvaluateError::Size`] if the costs tell of no round with a draft.
+pub fn fastest(ranks: &[f64], costs: &CostTable, length: usize) -> Result<(TreeKind, usize), EvaluateError> {
+    let longest = costs.draft.len().min(costs.verify.len()).saturating_sub(1);
+    let budget = Budget {
+        draft_level: costs.draft.get(longest).map_or(0.0, |draft| draft / longest.max(1) as f64),
+        fixed: costs.state,
+        verify: (1..=longest).map(|drafted| (drafted + 1, costs.verify[drafted])).collect(),
+    };
+    let table = SequoiaTable::new(ranks, longest + 1, length);
+    let best = budget.choose(length, |nodes, depth| table.expected(nodes, depth));
+    best.map(|best| (TreeKind::Sequoia(Some(best.nodes)), best.depth)).ok_or(EvaluateError::Size)
 }
 
 /// What acceptance by rank is measured with: the root's children alone, chosen as the trees' own will be.
@@ -48,5 +68,34 @@ fn replacement(rule: Rule) -> Replacement {
     match rule.proposals() {
         Proposals::WithReplacement => Replacement::With,
         _ => Replacement::Without,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// A table of seven drafts: a level costs `level`, a node `node` beside a pass of 10.
+    fn costs(level: f64, node: f64) -> CostTable {
+        let times = |each: f64, first: f64| (0..8).map(|k| first + each * f64::from(k)).collect();
+        CostTable { draft: times(level, 0.0), verify: times(node, 10.0), state: 0.1 }
+    }
+
+    fn chosen(ranks: &[f64], costs: &CostTable, length: usize) -> (usize, usize) {
+        let (tree, depth) = fastest(ranks, costs, length).unwrap();
+        (tree.nodes().unwrap(), depth)
+    }
+
+    #[test]
+    fn the_fastest_tree_follows_acceptance_and_costs() {
+        let (sure, unsure) = ([0.9, 0.05], [0.4, 0.3, 0.2]);
+        assert_eq!(chosen(&sure, &costs(0.1, 0.0), 7), (8, 7), "nodes are free, the first rank is sure: a chain");
+        let (nodes, depth) = chosen(&unsure, &costs(3.0, 0.0), 7);
+        assert!(nodes == 8 && depth <= 2, "levels are dear, nodes free: wide, {nodes} nodes of depth {depth}");
+        assert_eq!(chosen(&unsure, &costs(0.1, 30.0), 7), (2, 1), "nodes are dear");
+        assert!(chosen(&sure, &costs(0.1, 0.0), 3).1 <= 3, "the depth is limited");
+        let none = CostTable { draft: vec![0.0], verify: vec![10.0], state: 0.1 };
+        assert!(matches!(fastest(&sure, &none, 7), Err(EvaluateError::Size)));
     }
 }

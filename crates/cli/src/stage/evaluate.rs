@@ -21,7 +21,7 @@ use spectrain_model::Completion;
 use spectrain_report::Transcript;
 use spectrain_verify::evaluate::{Question, Settings};
 use spectrain_verify::offline::{Chains, Scored};
-use spectrain_verify::plan::plan as draft_plan;
+use spectrain_verify::plan::{fastest, plan as draft_plan};
 use spectrain_verify::reconcile::{Point, figure};
 use spectrain_verify::{Bench, Comparison, Measurement, PlainRun, PolicyKind, acceptance_by_rank};
 
@@ -81,6 +81,15 @@ impl EvalPlan {
             max_new_tokens: self.max_new_tokens,
             seed: self.seed,
             slo: self.slo,
+        }
+    }
+
+    /// Most nodes of a tree; of one whose size is still to be chosen, those whose costs are known.
+    pub fn nodes(&self, tree: &TreeKind) -> usize {
+        let known = || self.temperatures.iter().filter_map(|&t| self.settings(t, 1).costs).map(|c| c.draft.len()).max();
+        match tree {
+            TreeKind::Sequoia(None) => known().unwrap_or(0),
+            _ => tree.nodes().unwrap_or(0),
         }
     }
 
@@ -151,6 +160,20 @@ fn chains_beside(settings: &[Settings]) -> Result<Vec<Settings>, Failure> {
     Ok(chains)
 }
 
+/// The tree with a size, and its depths: one that is to be the fastest by the costs of `chain` gets both here.
+fn sized(
+    tree: &TreeKind,
+    ranks: &[f64],
+    chain: &Settings,
+    lengths: &[usize],
+) -> Result<(TreeKind, Vec<usize>), Failure> {
+    let (TreeKind::Sequoia(None), Some(costs)) = (tree, &chain.costs) else {
+        return Ok((tree.clone(), lengths.to_vec()));
+    };
+    let (tree, depth) = fastest(ranks, costs, chain.length).work()?;
+    Ok((tree, vec![depth]))
+}
+
 /// The figures alone, without the plain path's, which the tree beside has.
 fn alone(measurement: Measurement) -> Evaluation {
     Evaluation { plain: None, ..measurement.evaluation }
@@ -183,8 +206,8 @@ impl<'a> Evaluator<'a> {
     /// Measures every temperature and length, all lengths of a temperature and plain decoding by turns.
     fn curves(&mut self, plan: &EvalPlan, tree: &TreeKind, mut costs: Option<&mut Costs>) -> Result<Curves, Failure> {
         let (temperatures, lengths) = plan.axes();
-        let lengths = tree.depth().map_or(lengths, |depth| vec![depth]);
-        let longest = lengths.last().copied().unwrap_or(1);
+        let asked = tree.depth().map_or(lengths, |depth| vec![depth]);
+        let longest = asked.last().copied().unwrap_or(1);
         self.warm_up(&plan.settings(temperatures.first().copied().unwrap_or(0.0), longest));
         if let Some(costs) = &mut costs {
             costs.measure(&mut self.bench())?;
@@ -193,12 +216,13 @@ impl<'a> Evaluator<'a> {
         for &temperature in &temperatures {
             let chain = plan.settings(temperature, longest);
             let ranks = self.ranks(&Settings { tree: tree.clone(), ..chain.clone() })?;
+            let (tree, lengths) = sized(tree, &ranks, &chain, &asked)?;
             let drafting = |&length| Settings { length, tree: tree.clone(), ranks: ranks.clone(), ..chain.clone() };
             let mut settings: Vec<Settings> = lengths.iter().map(drafting).collect();
             settings.extend(chains_beside(&settings)?);
             let Comparison { plain, mut measurements } = self.compare(&settings, costs.as_deref_mut())?;
             let beside: Vec<Evaluation> = measurements.split_off(lengths.len()).into_iter().map(alone).collect();
-            let scored = self.followed(plan, &chain, &plain, tree)?;
+            let scored = self.followed(plan, &chain, &plain, &tree)?;
             for mut measured in measurements {
                 let Evaluation { length, nodes, .. } = measured.evaluation;
                 if let Some(scored) = &scored {
@@ -207,7 +231,7 @@ impl<'a> Evaluator<'a> {
                     curves.figures.extend(figure(scored, &measured.transcripts, point).work()?);
                 }
                 measured.evaluation.chain = beside.iter().find(|chain| chain.nodes == nodes).cloned().map(Box::new);
-                if length == longest {
+                if lengths.last() == Some(&length) {
                     measured.evaluation.estimates = self.estimates(&measured, &lengths)?;
                     curves.transcripts.extend(transcript(self.setup, &self.questions, &measured)?);
                 }

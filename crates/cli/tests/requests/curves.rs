@@ -192,7 +192,7 @@ fn a_recipes_trees_are_measured_by_fit() {
 }
 
 #[test]
-fn the_marginal_rule_reads_the_costs_that_were_measured() {
+fn the_marginal_rule_and_the_fastest_tree_read_the_costs_that_were_measured() {
     let place = trained();
     let at = ["--prompts", "suite.jsonl", "--temperature", "0", "--batch", "2", "--max-new-tokens", "12", "--length"];
     let marginal = |length| [&at, [length, "--length-policy", "marginal"].as_slice()].concat();
@@ -200,8 +200,18 @@ fn the_marginal_rule_reads_the_costs_that_were_measured() {
         place.refused(&[&["eval", "runs/small/best"], marginal(length).as_slice()].concat(), parts);
     };
     refused("2", &["--length-policy marginal", "not known", "--profile --temperature 0 --batch 2"]);
+    let tree = [&["eval", "runs/small/best"], at.as_slice(), &["2", "--tree", "sequoia:best"]].concat();
+    place.refused(&tree, &["--tree sequoia:best", "not known", "--profile --temperature 0 --batch 2"]);
     done(&place, &[at.as_slice(), &["1,2", "--profile"]].concat());
     refused("3", &["drafts up to 2, and 3 is asked for"]);
+    let best = done(&place, &[at.as_slice(), &["2", "--tree", "sequoia:best", "--json", "-"]].concat());
+    let document: Value = serde_json::from_slice(&best.stdout).unwrap();
+    let of_tree = |r: &&Value| r["tree"].as_str().is_some_and(|t| t.starts_with("sequoia")) && r["task"].is_null();
+    let measured: Vec<&Value> = document["rows"].as_array().unwrap().iter().filter(of_tree).collect();
+    assert_eq!(measured.len(), 1);
+    let nodes = measured[0]["nodes"].as_u64().unwrap();
+    assert!((2..=3).contains(&nodes) && measured[0]["tree"] == format!("sequoia:{nodes}"), "{}", measured[0]);
+    assert_eq!(measured[0]["same_text"], measured[0]["questions"]);
     let output = done(&place, &[marginal("2").as_slice(), &["--json", "-"]].concat());
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(document["settings"]["length_policy"], "marginal");

@@ -8,6 +8,7 @@ use super::tables::{Drafter, Eagle3};
 use super::{Data, Eval, Recipe, ScheduleShape, Train, Verifier};
 use crate::process::{ProcessError, Processors};
 use crate::rules::{Guarantee, Proposals, Rule};
+use crate::tree::TreeKind;
 
 /// What a plan must know of the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,7 +181,15 @@ fn check_eval(eval: &Eval, rule: Rule) -> Result<(), Fault> {
     must(fits, key, temperatures, "[0.0] under verifier.rule = \"greedy\"")?;
     check_processors(&eval.processors())?;
     let exact = temperatures.iter().try_for_each(|&temperature| eval.tree.check(rule.at(temperature)));
-    exact.map_err(|error| ("eval.tree", format!("is \"{}\": {error}", eval.tree)))
+    exact.map_err(|error| ("eval.tree", format!("is \"{}\": {error}", eval.tree)))?;
+    // Costs are measured when there is a drafter.
+    let sized = eval.tree != TreeKind::Sequoia(None);
+    must(
+        sized,
+        "eval.tree",
+        &eval.tree.to_string(),
+        "of a given size, as sequoia:32; eval --tree sequoia:best chooses one",
+    )
 }
 
 fn check_processors(processors: &Processors) -> Result<(), Fault> {

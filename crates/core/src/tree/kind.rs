@@ -20,15 +20,18 @@ pub enum TreeKind {
     /// `sampled:2,2,1`: as static, the children drawn from the drafter's distribution instead.
     Sampled(Vec<usize>),
     /// `sequoia:32`: the shape that measured acceptance by sibling rank makes best; its children are drawn where the
-    /// rule divides by `q`, else the most likely tokens.
-    Sequoia(usize),
+    /// rule divides by `q`, else the most likely tokens. Without a number, `sequoia:best`, its size and depth are those
+    /// that measured costs make fastest.
+    Sequoia(Option<usize>),
 }
 
 /// Why a kind of tree cannot be had.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TreeKindError {
     /// No kind has this name.
-    #[error("unknown tree `{0}`; trees are chain, static:2,2,1, dynamic:32, sampled:2,2,1 and sequoia:32")]
+    #[error(
+        "unknown tree `{0}`; trees are chain, static:2,2,1, dynamic:32, sampled:2,2,1, sequoia:32 and sequoia:best"
+    )]
     Unknown(String),
     /// A size out of range.
     #[error("tree `{found}`: {needed}")]
@@ -50,6 +53,8 @@ pub enum TreeKindError {
     },
 }
 
+/// Name of the Sequoia tree whose size is chosen.
+const BEST: &str = "sequoia:best";
 /// Most nodes of a tree.
 const MOST: usize = 1024;
 
@@ -92,7 +97,8 @@ impl TreeKind {
         match self {
             Self::Chain => None,
             Self::Static(widths) | Self::Sampled(widths) => Some(Shape::levels(widths).len()),
-            Self::Dynamic(nodes) | Self::Sequoia(nodes) => Some(*nodes),
+            Self::Dynamic(nodes) => Some(*nodes),
+            Self::Sequoia(nodes) => *nodes,
         }
     }
 
@@ -113,7 +119,8 @@ impl fmt::Display for TreeKind {
             Self::Static(widths) => f.pad(&format!("static:{}", list(widths))),
             Self::Dynamic(nodes) => f.pad(&format!("dynamic:{nodes}")),
             Self::Sampled(widths) => f.pad(&format!("sampled:{}", list(widths))),
-            Self::Sequoia(nodes) => f.pad(&format!("sequoia:{nodes}")),
+            Self::Sequoia(Some(nodes)) => f.pad(&format!("sequoia:{nodes}")),
+            Self::Sequoia(None) => f.pad(BEST),
         }
     }
 }
@@ -123,8 +130,10 @@ impl FromStr for TreeKind {
 
     fn from_str(text: &str) -> Result<Self, TreeKindError> {
         let unknown = || TreeKindError::Unknown(text.to_owned());
-        if text == "chain" {
-            return Ok(Self::Chain);
+        match text {
+            "chain" => return Ok(Self::Chain),
+            BEST => return Ok(Self::Sequoia(None)),
+            _ => {}
         }
         let (name, sizes) = text.split_once(':').ok_or_else(unknown)?;
         let sizes: Vec<usize> =
@@ -149,7 +158,7 @@ impl FromStr for TreeKind {
             "static" => Ok(Self::Static(widths()?)),
             "sampled" => Ok(Self::Sampled(widths()?)),
             "dynamic" => Ok(Self::Dynamic(nodes()?)),
-            "sequoia" => Ok(Self::Sequoia(nodes()?)),
+            "sequoia" => Ok(Self::Sequoia(Some(nodes()?))),
             _ => Err(unknown()),
         }
     }
@@ -175,14 +184,14 @@ mod tests {
     use super::*;
     use crate::rules::RULES;
 
-    const KINDS: [&str; 5] = ["chain", "static:2,2,1", "dynamic:32", "sampled:3,1", "sequoia:16"];
+    const KINDS: [&str; 6] = ["chain", "static:2,2,1", "dynamic:32", "sampled:3,1", "sequoia:16", "sequoia:best"];
 
     #[test]
     fn names_read_back_and_wrong_ones_are_refused() {
         for kind in KINDS {
             assert_eq!(kind.parse::<TreeKind>().unwrap().to_string(), kind);
         }
-        for wrong in ["tree", "static", "static:", "static:2,x", "dynamic:32,4", "chain:3", "eagle:5"] {
+        for wrong in ["tree", "static", "static:", "static:2,x", "dynamic:32,4", "chain:3", "eagle:5", "dynamic:best"] {
             assert!(wrong.parse::<TreeKind>().is_err(), "{wrong}");
         }
         for (wrong, needed) in [("static:2,0", "1 or more"), ("dynamic:1", "from 2"), ("sampled:99,99", "1024 nodes")] {
@@ -195,10 +204,10 @@ mod tests {
         let allowed = |rule: Rule| KINDS.map(|kind| kind.parse::<TreeKind>().unwrap().check(rule).is_ok());
         for entry in RULES {
             let expected = match entry.rule {
-                Rule::Token | Rule::Block => [true, false, false, false, false],
-                Rule::Greedy | Rule::SampledMatch => [true; 5],
-                Rule::SpecInfer | Rule::Sequoia | Rule::Traversal => [false, false, false, true, true],
-                Rule::Typical | Rule::Threshold => [false; 5],
+                Rule::Token | Rule::Block => [true, false, false, false, false, false],
+                Rule::Greedy | Rule::SampledMatch => [true; 6],
+                Rule::SpecInfer | Rule::Sequoia | Rule::Traversal => [false, false, false, true, true, true],
+                Rule::Typical | Rule::Threshold => [false; 6],
             };
             assert_eq!(allowed(entry.rule), expected, "{}", entry.name);
         }

@@ -158,7 +158,7 @@ fn a_greedy_rule_at_a_temperature() {
 
 #[test]
 fn trees_that_are_none_or_that_the_rule_is_not_exact_on() {
-    let right = "trees are chain, static:2,2,1, dynamic:32, sampled:2,2,1 and sequoia:32";
+    let right = "trees are chain, static:2,2,1, dynamic:32, sampled:2,2,1, sequoia:32 and sequoia:best";
     set_refused("eval.tree=bush", &format!("eval.tree cannot be read: unknown tree `bush`; {right}"));
     refused(
         "[eval]\ntree = 'dynamic:32'\n",
@@ -166,6 +166,11 @@ fn trees_that_are_none_or_that_the_rule_is_not_exact_on() {
          sampled-match, or sequoia or traversal on sampled trees",
     );
     assert!(set(&["eval.tree=dynamic:32", "eval.temperatures=[0]"]).is_ok(), "at 0 the rule is greedy");
+    refused(
+        "[verifier]\nrule = 'sampled-match'\n[eval]\ntree = 'sequoia:best'\n",
+        "r.toml:7: eval.tree is \"sequoia:best\"; it must be of a given size, as sequoia:32; eval --tree sequoia:best \
+         chooses one",
+    );
 }
 
 #[test]

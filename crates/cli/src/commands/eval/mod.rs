@@ -56,7 +56,7 @@ pub fn run(args: EvalArgs) -> Result<(), Failure> {
     let suite = Suite::read(&files, args.limit.unwrap_or(recipe.eval.limit))?;
     let setup = Setup::load(target.clone(), &device, |_| Ok(()))?;
     checkpoint.check_target(&setup.target_hash, setup.tokenizer.content_hash(), &target).request()?;
-    let longest = plan.lengths.iter().max().copied().unwrap_or(0).max(tree.nodes().unwrap_or(0));
+    let longest = plan.lengths.iter().max().copied().unwrap_or(0).max(plan.nodes(&tree));
     let suite = suite.fitting(&setup, plan.max_new_tokens + longest + 1)?;
     let found = match args.no_reconcile {
         true => None,
@@ -170,10 +170,12 @@ fn plan(args: &EvalArgs, recipe: &Recipe, tree: &TreeKind) -> Result<EvalPlan, F
         (false, _) => args.lengths.clone(),
     };
     let (policy, batch) = (args.length_policy.unwrap_or_default(), args.batch.unwrap_or(recipe.eval.batch));
-    let costs = match policy {
-        PolicyKind::Marginal => Some(profile::known(args, (&temperatures, batch), &lengths)?),
+    let weighed = match (policy, tree) {
+        (PolicyKind::Marginal, _) => Some("--length-policy marginal"),
+        (_, TreeKind::Sequoia(None)) => Some("--tree sequoia:best"),
         _ => None,
     };
+    let costs = weighed.map(|by| profile::known(args, by, (&temperatures, batch), &lengths)).transpose()?;
     Ok(EvalPlan {
         rule,
         temperatures,

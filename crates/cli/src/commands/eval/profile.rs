@@ -63,9 +63,10 @@ pub fn conclusions(args: &EvalArgs, results: &[Evaluation]) -> Result<String, Fa
     Ok(text)
 }
 
-/// The costs measured earlier that the marginal policy weighs, refused where they do not tell of what is measured now.
+/// The costs measured earlier that the option `by` weighs, refused where they do not tell of what is measured now.
 pub fn known(
     args: &EvalArgs,
+    by: &str,
     (temperatures, batch): (&[f64], usize),
     lengths: &[usize],
 ) -> Result<CostProfile, Failure> {
@@ -74,7 +75,7 @@ pub fn known(
     let lack = |what: String| {
         let options = format!("--profile --temperature {all} --batch {batch}");
         let path = args.checkpoint().display();
-        anyhow!("--length-policy marginal: {what}; measure them with `spectrain eval {path} {options}`")
+        anyhow!("{by}: {what}; measure them with `spectrain eval {path} {options}`")
     };
     let costs = read(args.checkpoint())?;
     let costs = costs.ok_or_else(|| lack("what rounds cost here is not known".to_owned())).request()?;
