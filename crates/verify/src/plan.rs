@@ -91,10 +91,17 @@ mod tests {
     fn the_fastest_tree_follows_acceptance_and_costs() {
         let (sure, unsure) = ([0.9, 0.05], [0.4, 0.3, 0.2]);
         assert_eq!(chosen(&sure, &costs(0.1, 0.0), 7), (8, 7), "nodes are free, the first rank is sure: a chain");
-        let (nodes, depth) = chosen(&unsure, &costs(3.0, 0.0), 7);
-        assert!(nodes == 8 && depth <= 2, "levels are dear, nodes free: wide, {nodes} nodes of depth {depth}");
+        assert_eq!(chosen(&unsure, &costs(0.01, 0.0), 7), (8, 2), "nodes and levels are free, no rank is sure: wide");
+        assert_eq!(chosen(&unsure, &costs(20.0, 0.0), 7), (4, 1), "levels are dear: one, with every rank");
         assert_eq!(chosen(&unsure, &costs(0.1, 30.0), 7), (2, 1), "nodes are dear");
         assert!(chosen(&sure, &costs(0.1, 0.0), 3).1 <= 3, "the depth is limited");
+        let mut stairs = costs(0.1, 0.0);
+        stairs.verify[4..].fill(40.0);
+        assert_eq!(chosen(&sure, &stairs, 7), (4, 3), "three drafts make the last pass before the stair");
+        let dear = costs(0.1, 3.0);
+        let (few, _) = chosen(&sure, &dear, 7);
+        let (many, _) = chosen(&sure, &CostTable { state: 1e3, ..dear }, 7);
+        assert!(few < many && many == 8, "a round's fixed time speaks for long rounds: {few} and {many}");
         let none = CostTable { draft: vec![0.0], verify: vec![10.0], state: 0.1 };
         assert!(matches!(fastest(&sure, &none, 7), Err(EvaluateError::Size)));
     }
